@@ -1,0 +1,1 @@
+"""Sparse, structured and adaptive attention and outputs for PyTorch."""
