@@ -1,0 +1,1 @@
+"""What every layer shares: validation, masks, dtypes, backends and records. Imports torch only."""

@@ -1,0 +1,81 @@
+"""Checks at the front door; every message names the argument, what was expected and what came."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+
+def check_scores(z: object, name: str = "z") -> Tensor:
+    """A floating-point tensor of at least one dimension."""
+    if not isinstance(z, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor of scores, got {type(z).__name__}")
+    if not z.is_floating_point():
+        raise TypeError(
+            f"{name} must have a floating-point dtype, got {z.dtype}; convert it with {name}.float()"
+        )
+    if z.ndim == 0:
+        raise ValueError(f"{name} must have at least one dimension, got a scalar tensor")
+    return z
+
+
+def check_dim(dim: object, ndim: int) -> int:
+    """``dim`` as a non-negative index."""
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"dim must be an int, got {type(dim).__name__} {dim!r}")
+    if not -ndim <= dim < ndim:
+        raise ValueError(
+            f"dim must lie in [{-ndim}, {ndim - 1}] for a tensor of {ndim} dimensions, got {dim}"
+        )
+    return dim % ndim
+
+
+def check_number(value: object, name: str, ok: Callable[[float], bool], expected: str) -> float:
+    """A Python number for which ``ok`` holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__} {value!r}")
+    number = float(value)
+    if math.isnan(number) or not ok(number):
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+    return number
+
+
+def check_values(value: Tensor, name: str, ok: Callable[[Tensor], Tensor], expected: str) -> None:
+    """Every entry of a tensor; only in eager mode on the CPU, elsewhere a bad value gives NaN."""
+    if value.device.type != "cpu" or not values_readable():
+        return
+    detached = value.detach()
+    good = ok(detached)
+    if not bool(good.all()):
+        worst = detached[~good].flatten()[0].item()
+        raise ValueError(f"every value of {name} must be {expected}, got {worst!r}")
+
+
+def check_choice(value: object, name: str, choices: Iterable[str]) -> str:
+    """One of a few strings; the nearest valid one is offered."""
+    options = list(choices)
+    if isinstance(value, str) and value in options:
+        return value
+    raise ValueError(
+        f"{name} must be one of {', '.join(options)}, got {value!r}{nearest(value, options)}"
+    )
+
+
+def nearest(value: object, options: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` where something is close, else nothing."""
+    close = difflib.get_close_matches(str(value), list(options), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def under_transform() -> bool:
+    """Whether a torch.func transform (vmap, grad, jvp, ...) is being traced right now."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def values_readable() -> bool:
+    """Whether tensor values may be looked at: not under torch.compile, export or torch.func."""
+    return not torch.compiler.is_compiling() and not under_transform()

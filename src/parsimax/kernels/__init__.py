@@ -1,0 +1,1 @@
+"""Fast row kernels: plain functions on tensors, without autograd and without knowledge of the rest."""

@@ -1,0 +1,89 @@
+"""Rows of budget: p = clip(z - tau, 0, 1) with sum k."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .jit import kernel, reduction
+
+
+@reduction
+def _clipped(z, tau):
+    """(sum of clip(z - tau, 0, 1), entries strictly between)."""
+    total, free = 0.0, 0.0
+    for i in range(z.size):
+        v = np.float64(z[i]) - tau
+        inside = 0.0 < v < 1.0
+        total += v if inside else (1.0 if v >= 1.0 else 0.0)
+        free += 1.0 if inside else 0.0
+    return total, free
+
+
+@kernel
+def _threshold(z, kept, count, k):
+    """tau lies within one of the ceil(k)-th largest score, which bounds a Newton iteration."""
+    m = int(np.ceil(k))
+    pivot = np.float64(np.partition(kept[:count], count - m)[count - m])
+    low, high = pivot - 1.0, pivot
+    tau = 0.5 * (low + high)
+    for _ in range(200):
+        total, free = _clipped(z, tau)
+        if total > k:
+            low = tau
+        elif total < k:
+            high = tau
+        else:
+            return tau
+        better = tau + (total - k) / free if free > 0.0 else low
+        if not low < better < high:
+            better = 0.5 * (low + high)
+        if better == tau or not low < better < high:
+            return better
+        tau = better
+    return tau
+
+
+@kernel
+def budget_forward(start, stop, z, budgets, p):
+    """A row with fewer allowed entries than k has no solution and gives NaN."""
+    d = z.shape[1]
+    kept = np.empty(d, z.dtype)
+    for row in range(start, stop):
+        k = budgets[row if budgets.size > 1 else 0]
+        zr, pr = z[row], p[row]
+        count, bad = 0, False
+        for i in range(d):
+            x = zr[i]
+            bad = bad or x != x or x == np.inf
+            kept[count] = x
+            count += 1 if x > -np.inf else 0
+            if count == d:
+                break
+        if count == 0 and not bad:
+            pr[:] = 0.0
+        elif bad or not (0.0 <= k <= count):
+            pr[:] = np.nan
+        elif k == 0.0:
+            pr[:] = 0.0
+        else:
+            tau = _threshold(zr, kept, count, k)
+            for i in range(d):
+                pr[i] = min(max(np.float64(zr[i]) - tau, 0.0), 1.0)
+
+
+@kernel
+def budget_backward(start, stop, p, g, budgets, out, dbudgets):
+    """Only entries strictly between the bounds move; together they keep the sum."""
+    for row in range(start, stop):
+        pr, gr, s = p[row], g[row], out[row]
+        free, against = 0.0, 0.0
+        for i in range(pr.size):
+            if 0.0 < pr[i] < 1.0:
+                free += 1.0
+                against += np.float64(gr[i])
+        mean = against / free if free > 0.0 else 0.0
+        for i in range(pr.size):
+            nan = pr[i] != pr[i]
+            s[i] = np.float64(gr[i]) - mean if 0.0 < pr[i] < 1.0 else (np.nan if nan else 0.0)
+        if dbudgets.size > 0:
+            dbudgets[row] = mean

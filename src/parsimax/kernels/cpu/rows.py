@@ -1,0 +1,92 @@
+"""What every forward kernel does first: look a row over and keep the scores that may matter.
+
+A subset of a row has a threshold no higher than the whole row's, because adding scores only adds
+probability mass. So the maxima of blocks of 32 scores, solved first, give a lower bound that is
+nearly tight, and the scores below it, most of the row as a rule, are never looked at again.
+"""
+
+from __future__ import annotations
+
+
+from .jit import kernel
+from .scalar import cast, isnan, ordered, unordered
+
+BLOCK = 32
+
+
+@kernel
+def survey(z, tops):
+    """Write the maximum of each block into ``tops``; return (row maximum, any NaN, blocks)."""
+    d = z.size
+    highest = ordered(z[0])
+    nan = isnan(z[0])
+    full = d // BLOCK
+    for j in range(full):
+        top = ordered(z[j * BLOCK])
+        for i in range(BLOCK):
+            x = z[j * BLOCK + i]
+            top = max(top, ordered(x))
+            nan |= isnan(x)
+        highest = max(highest, top)
+        tops[j] = unordered(top, z[0])
+    count = full
+    if full * BLOCK < d:
+        top = ordered(z[full * BLOCK])
+        for i in range(full * BLOCK, d):
+            x = z[i]
+            top = max(top, ordered(x))
+            nan |= isnan(x)
+        highest = max(highest, top)
+        tops[full] = unordered(top, z[0])
+        count += 1
+    return unordered(highest, z[0]), nan != 0, count
+
+
+@kernel
+def _is_dense(z, top, least):
+    """Whether most scores reach above ``least``, judged by four blocks."""
+    d = z.size
+    if d <= 4 * BLOCK:
+        return True
+    count = 0
+    for k in range(4):
+        start = (d - BLOCK) * k // 3
+        for i in range(start, start + BLOCK):
+            count += 1 if z[i] - top > least else 0
+    return count > 2 * BLOCK
+
+
+@kernel
+def gather(z, top, tops, blocks, least, y, where):
+    """Copy the ``z - top`` above ``least`` into ``y`` and their places into ``where``.
+
+    Returns how many there are. A row that is mostly above is copied whole: one long loop is then
+    faster than picking. ``y`` and ``where`` need room for one more than the row.
+    """
+    d = z.size
+    least = cast(least, top)
+    if _is_dense(z, top, least):
+        for i in range(d):
+            y[i] = z[i] - top
+        return d
+    size = 0
+    for j in range(blocks):
+        if tops[j] - top > least:
+            for i in range(j * BLOCK, min(j * BLOCK + BLOCK, d)):
+                v = z[i] - top
+                y[size] = v
+                where[size] = i
+                size += 1 if v > least else 0
+    return size
+
+
+@kernel
+def spread(q, size, where, scale, p):
+    """Put ``scale * q[:size]`` in their places in ``p``, zeros elsewhere."""
+    if size == p.size:
+        for i in range(size):
+            p[i] = q[i] * scale
+        return
+    p[:] = 0
+    for k in range(size):
+        p[where[k]] = q[k] * scale
