@@ -2,7 +2,7 @@
 
     import parsimax as px
 
-    px.entmax(scores, alpha=1.5)                 # scores -> probabilities, many of them exactly zero
+    px.entmax(scores, alpha=1.5)                 # scores -> probabilities, many exactly zero
     px.entmax_loss(scores, target, alpha=1.5)    # its loss, with cross_entropy's arguments
     px.attention(q, k, v, alpha=1.5)             # attention that uses it
 
