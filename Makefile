@@ -13,6 +13,7 @@ STEP  := @printf '\n== %s\n'
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help setup test lint types layers unit wheel demo bench format clean
 
 help: ## show this list
@@ -20,6 +21,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## build .venv with pinned versions (instant when it is up to date)
+	@echo "ready: $(BIN)/parsimax --help"
 
 # The build backend goes in first and isolation is off, so that every package comes from the pins.
 $(STAMP): pyproject.toml constraints.txt
@@ -33,7 +35,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
 	  --constraint constraints.txt --editable '.[dev,cli,viz,bench]'
 	@touch $(STAMP)
-	@echo "ready: $(BIN)/parsimax --help"
 
 test: lint types layers unit wheel ## everything: style, types, layers, tests, doctests, the wheel
 	$(STEP) 'all green'
