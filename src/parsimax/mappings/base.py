@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .._core.dtypes import autocast_scores
-from .._core.masks import apply_mask
-from .._core.validation import check_dim, check_scores, nearest
+from parsimax._core.dtypes import autocast_scores
+from parsimax._core.masks import apply_mask
+from parsimax._core.validation import check_dim, check_scores, nearest
 from .rowmap import Parameter, RowMap, apply_rowmap
 
 

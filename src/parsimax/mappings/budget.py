@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._core.masks import apply_mask
-from .._core.validation import check_dim, check_number, check_scores, values_readable
+from parsimax._core.masks import apply_mask
+from parsimax._core.validation import check_dim, check_number, check_scores, values_readable
 from .base import Mapping, map_scores, register
 from .rowmap import Parameter, RowMap, register_rowmap
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._core.validation import check_number, check_values
+from parsimax._core.validation import check_number, check_values
 from .base import Mapping, map_scores, register
 from .rowmap import Parameter, RowMap, register_rowmap
 
@@ -196,7 +196,7 @@ def _jacobian(p: Tensor, v: Tensor, alpha: Parameter) -> Tensor:
     s = _powers(p, 2 - alpha)
     if isinstance(alpha, Tensor) or alpha > 2:
         # s has no bound above alpha = 2: take out the entry that dominates before it cancels
-        v = v - v.gather(-1, s.detach().argmax(-1, keepdim=True)).detach()
+        v = v - v.gather(-1, s.argmax(-1, keepdim=True))
     total = s.sum(-1, keepdim=True)
     mean = (s * v).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total)
     return s * (v - mean)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._core.backend import choose
-from .._core.dtypes import exact, exact_dtype, working
-from .._core.validation import under_transform
+from parsimax._core.backend import choose
+from parsimax._core.dtypes import exact, exact_dtype, working
+from parsimax._core.validation import under_transform
 
 Parameter = float | Tensor  # a tensor has the scores' ndim, and size one in the last dimension
 
@@ -93,7 +93,7 @@ def solve_rows(z: Tensor, parameter: Parameter, name: str, backend: str) -> Tens
     if z.numel() == 0:
         return torch.empty_like(z, memory_format=torch.contiguous_format)
     if chosen == "numba":
-        from ..kernels import cpu
+        from parsimax.kernels import cpu
 
         return cpu.forward(name, z, parameter)
     return reference(rowmap_named(name), z, parameter)
@@ -105,7 +105,7 @@ def backward_rows(
     """(gradient in the scores, gradient in the parameter, shape (..., 1) or empty)."""
     chosen = choose(backend, p)
     if chosen == "numba" and p.numel():
-        from ..kernels import cpu
+        from parsimax.kernels import cpu
 
         gz, gparameter = cpu.backward(name, p, g, parameter, want_parameter)
         shape = (*p.shape[:-1], 1) if want_parameter else (0,)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._core.validation import check_number, check_values
+from parsimax._core.validation import check_number, check_values
 from .base import Mapping, map_scores, register
 from .entmax import solve_simplex
 from .rowmap import Parameter, RowMap, register_rowmap

@@ -67,18 +67,18 @@ def _write(y, high, low, gamma, q):
 
 @kernel
 def _step(t, beta, norm, less, same, more):
-    """(residual, Newton step in t) from the three sums at t, where b = beta / (1 - beta t).
+    """(residual, Newton step in t) from the three sums at t.
 
-    entmax: the constraint is sum p = 1 with p = u^(1/beta) q, u = 1 - beta t.
-    normmax: sum r^(gamma+1) = 1 with r = u (1 + b y), gamma = 1/beta; here beta t is 1 + tau.
+    entmax: u = 1 - beta t, b = beta / u, p = u^(1/beta) q, and the sum of p must be one.
+    normmax: u = 1 - t = -tau, b = 1 / u, r = u (1 + b y), and the sum of r^(gamma+1) must be one.
     """
-    u = 1.0 - beta * t
     if norm:
         order = 1.0 + 1.0 / beta
-        log_sum = math.log(more) + order * math.log(u)
+        log_u = math.log1p(-t)
+        log_sum = math.log(more) + order * log_u
         total = math.exp(log_sum)
-        slope = math.exp(math.log(u) / beta) * same  # sum r^gamma
-        return total - 1.0, -total * math.expm1(-log_sum / order) / slope / beta
+        slope = math.exp(log_u / beta) * same  # sum r^gamma
+        return total - 1.0, -total * math.expm1(-log_sum / order) / slope
     log_top = math.log1p(-beta * t) / beta  # log of the largest probability
     log_sum = math.log(same) + log_top
     total = math.exp(log_sum)
@@ -87,8 +87,8 @@ def _step(t, beta, norm, less, same, more):
 
 
 @kernel
-def _ratio(t, beta, like):
-    b = beta / (1.0 - beta * t)
+def _ratio(t, beta, norm, like):
+    b = 1.0 / (1.0 - t) if norm else beta / (1.0 - beta * t)
     high = cast(b, like)
     return b, high, cast(b - np.float64(high), like)
 
@@ -97,7 +97,7 @@ def _ratio(t, beta, like):
 def _climb(y, t, beta, norm, slack):
     gamma = cast(1.0 / beta, y[0])
     for _ in range(64):
-        _b, high, low = _ratio(t, beta, y[0])
+        _b, high, low = _ratio(t, beta, norm, y[0])
         less, same, more = _sums(y, high, low, gamma)
         residual, step = _step(t, beta, norm, less, same, more)
         if not residual > 0.0 or t + step == t:
@@ -123,7 +123,7 @@ def solve_power(z, top, tops, blocks, beta, norm, y, where, p):
             head[j] = tops[j] - top
         t = _climb(head, t, beta, norm, 1e-3)
         t -= 1e-6 * t
-    b, high, low = _ratio(t, beta, top)
+    b, high, low = _ratio(t, beta, norm, top)
     kept = y[: gather(z, top, tops, blocks, -1.0 / b * (1.0 + 1e-6), y, where)]
     gamma = cast(1.0 / beta, top)
     t = _climb(kept, t, beta, norm, _ENOUGH)
@@ -131,7 +131,7 @@ def solve_power(z, top, tops, blocks, beta, norm, y, where, p):
     previous = np.inf
     scale = 1.0
     for _ in range(64):
-        b, high, low = _ratio(t, beta, top)
+        b, high, low = _ratio(t, beta, norm, top)
         less, same, more = _write(kept, high, low, gamma, q)
         scale = 1.0 / same
         residual, step = _step(t, beta, norm, less, same, more)

@@ -1,0 +1,57 @@
+"""The application: its commands, and how an error reaches the user."""
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from parsimax import __version__
+from parsimax.cli import bench, demo
+
+# Packages that only an extra brings, and the extra that brings them.
+_EXTRAS = {"entmax": "bench", "matplotlib": "viz", "rich": "cli"}
+
+_USAGE_ERROR = 2
+_INTERRUPTED = 130
+
+app = App(
+    name="parsimax",
+    help="Sparse, structured and adaptive attention and outputs for PyTorch.",
+    version=f"parsimax {__version__}",
+)
+app.command(demo.demo)
+app.command(bench.app)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    A mistake of the user's is told in one line. Anything else keeps its traceback, because it is a
+    mistake of ours.
+    """
+    try:
+        result = app(
+            None if argv is None else list(argv),
+            exit_on_error=False,
+            print_error=True,
+            result_action="return_value",
+        )
+    except CycloptsError:  # already printed, with the nearest valid name
+        return _USAGE_ERROR
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(error.name or "")
+        if extra is None:
+            raise
+        return _fail(f"this command needs {error.name}; pip install 'parsimax[{extra}]'")
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except ValueError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return result if isinstance(result, int) else 0
+
+
+def _fail(message: str) -> int:
+    print(f"parsimax: {message}", file=sys.stderr)
+    return 1
