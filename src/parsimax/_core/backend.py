@@ -26,7 +26,7 @@ def _say(device: str, chosen: str, why: str) -> None:
 
 
 def choose(backend: str, z: Tensor) -> str:
-    """The backend for this tensor; one asked for by name that cannot run raises, with the reason."""
+    """The backend for this tensor; one asked for by name that cannot run raises, saying why."""
     check_choice(backend, "backend", BACKENDS)
     numba_refusal = _numba_refusal(z)
     if backend == "numba" and numba_refusal:

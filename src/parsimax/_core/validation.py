@@ -16,7 +16,7 @@ def check_scores(z: object, name: str = "z") -> Tensor:
         raise TypeError(f"{name} must be a torch.Tensor of scores, got {type(z).__name__}")
     if not z.is_floating_point():
         raise TypeError(
-            f"{name} must have a floating-point dtype, got {z.dtype}; convert it with {name}.float()"
+            f"{name} must have a floating-point dtype, got {z.dtype}; use {name}.float()"
         )
     if z.ndim == 0:
         raise ValueError(f"{name} must have at least one dimension, got a scalar tensor")
@@ -37,7 +37,7 @@ def check_dim(dim: object, ndim: int) -> int:
 def check_number(value: object, name: str, ok: Callable[[float], bool], expected: str) -> float:
     """A Python number for which ``ok`` holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__} {value!r}")
+        raise TypeError(f"{name} must be a number or a tensor, got {value!r}")
     number = float(value)
     if math.isnan(number) or not ok(number):
         raise ValueError(f"{name} must be {expected}, got {value!r}")

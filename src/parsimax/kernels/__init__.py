@@ -1,1 +1,1 @@
-"""Fast row kernels: plain functions on tensors, without autograd and without knowledge of the rest."""
+"""Fast row kernels: plain functions on tensors that know nothing of the rest."""

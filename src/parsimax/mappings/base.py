@@ -12,6 +12,7 @@ from torch import Tensor
 from parsimax._core.dtypes import autocast_scores
 from parsimax._core.masks import apply_mask
 from parsimax._core.validation import check_dim, check_scores, nearest
+
 from .rowmap import Parameter, RowMap, apply_rowmap
 
 
@@ -135,7 +136,9 @@ def parse(text: str | Mapping) -> Mapping:
     cls = _REGISTRY[name]
     fields = [f.name for f in dataclasses.fields(cls)]
     if len(positional) > len(fields):
-        raise ValueError(f"{name} takes {len(fields)} argument(s), got {len(positional)} in {text!r}")
+        raise ValueError(
+            f"{name} takes {len(fields)} argument(s), got {len(positional)} in {text!r}"
+        )
     arguments = dict(zip(fields, positional, strict=False))
     for key, value in keywords.items():
         if key not in fields:

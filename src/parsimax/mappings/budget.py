@@ -14,6 +14,7 @@ from torch import Tensor
 
 from parsimax._core.masks import apply_mask
 from parsimax._core.validation import check_dim, check_number, check_scores, values_readable
+
 from .base import Mapping, map_scores, register
 from .rowmap import Parameter, RowMap, register_rowmap
 
@@ -59,10 +60,10 @@ def _check_room(z: Tensor, k: Parameter, dim: int, mask: Tensor | None) -> None:
     wanted = k.detach() if isinstance(k, Tensor) else torch.tensor(k)
     bad = ~((wanted >= 0) & (wanted <= allowed)) & (allowed > 0)
     if bool(bad.any()):
-        wanted = wanted.expand_as(bad)[bad][0].item()
+        asked = wanted.expand_as(bad)[bad][0].item()
         raise ValueError(
             f"k must lie between 0 and the number of allowed entries of every row along dim {dim}, "
-            f"got k = {wanted:g} for a row with {int(allowed[bad][0])} allowed"
+            f"got k = {asked:g} for a row with {int(allowed[bad][0])} allowed"
         )
 
 

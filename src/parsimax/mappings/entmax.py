@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.validation import check_number, check_values
+
 from .base import Mapping, map_scores, register
 from .rowmap import Parameter, RowMap, register_rowmap
 

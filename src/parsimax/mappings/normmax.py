@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.validation import check_number, check_values
+
 from .base import Mapping, map_scores, register
 from .rowmap import Parameter, RowMap, register_rowmap
 
@@ -139,7 +140,7 @@ def _sensitivity(p: Tensor, alpha: Parameter) -> Tensor:
 
 def _omega(p: Tensor, alpha: Parameter) -> Tensor:
     order = _cast(alpha, p)
-    _, log_p, log_norm = _parts(p, order)
+    _, _, log_norm = _parts(p, order)
     return torch.where((p > 0).any(-1), log_norm.squeeze(-1).exp(), p.sum(-1))
 
 
@@ -158,7 +159,5 @@ def _feasible(alpha: Parameter, allowed: Tensor) -> Tensor:
 
 
 NORMMAX = register_rowmap(
-    RowMap(
-        "normmax", _solve, _jacobian, _sensitivity, _omega, _domega, _feasible, vertex=1.0
-    )
+    RowMap("normmax", _solve, _jacobian, _sensitivity, _omega, _domega, _feasible, vertex=1.0)
 )

@@ -63,7 +63,8 @@ def apply_rowmap(rowmap: RowMap, z: Tensor, parameter: Parameter, backend: str =
     tensor = parameter if isinstance(parameter, Tensor) else None
     value = 0.0 if isinstance(parameter, Tensor) else float(parameter)
     if torch.compiler.is_compiling():
-        return _operator(z, tensor, value, rowmap.name, backend)
+        compiled: Tensor = _operator(z, tensor, value, rowmap.name, backend)
+        return compiled
     result: Tensor = _RowFunction.apply(z, tensor, value, rowmap.name, backend)  # type: ignore[no-untyped-call]
     return result
 
@@ -199,9 +200,7 @@ def batch_first(
 
 
 @torch.library.custom_op("parsimax::rowmap", mutates_args=())
-def _operator(
-    z: Tensor, parameter: Tensor | None, value: float, name: str, backend: str
-) -> Tensor:
+def _operator(z: Tensor, parameter: Tensor | None, value: float, name: str, backend: str) -> Tensor:
     return solve_rows(z, parameter_of(parameter, value), name, backend)
 
 

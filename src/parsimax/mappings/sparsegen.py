@@ -1,6 +1,7 @@
 r"""sparsegen-lin (Laha et al. 2018): sparsemax with a dial for sparsity.
 
-.. math:: \arg\min_{p \in \triangle} \|p - z\|^2 - \lambda \|p\|^2 = \mathrm{sparsemax}(z / (1 - \lambda))
+.. math:: \arg\min_{p \in \triangle} \|p - z\|^2 - \lambda \|p\|^2
+          = \mathrm{sparsemax}(z / (1 - \lambda))
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.validation import check_number, check_values
+
 from .base import Mapping, map_scores, register
 from .entmax import solve_simplex
 from .rowmap import Parameter, RowMap, register_rowmap

@@ -80,9 +80,7 @@ def has_conjugate(name: str) -> bool:
     return name in _CONJUGATE
 
 
-def conjugate(
-    name: str, z: Tensor, p: Tensor, parameter: float | Tensor
-) -> tuple[Tensor, Tensor]:
+def conjugate(name: str, z: Tensor, p: Tensor, parameter: float | Tensor) -> tuple[Tensor, Tensor]:
     """(Omega*(z) - max(z), max(z)) of each row, in float64."""
     rows = _rows(z)
     gap, top = np.empty(len(rows)), np.empty(len(rows))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from numba import njit
 from numba.core.caching import FunctionCache
@@ -30,10 +30,10 @@ class _Cache(FunctionCache):
         return (*super()._index_key(sig, codegen), _SOURCES)
 
 
-def _compiler(**options: object) -> Callable[..., object]:
+def _compiler(**options: object) -> Any:
     compile_ = njit(nogil=True, error_model="numpy", **options)
 
-    def decorate(function: Callable[..., object]) -> object:
+    def decorate(function: Any) -> Any:
         dispatcher = compile_(function)
         dispatcher.enable_caching()
         dispatcher._cache = _Cache(function)

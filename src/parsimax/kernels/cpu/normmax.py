@@ -86,7 +86,7 @@ def normmax_backward(start, stop, p, g, alphas, out, dalphas):
 
 @kernel
 def _alpha_row(p, g, alpha, norm, mean_log):
-    """<g, dp/dalpha> with r = (p / |p|)^(alpha-1) and p = r^gamma / sum; see docs/derivations.md."""
+    """<g, dp/dalpha> with r = (p / |p|)^(alpha-1) and p = r^gamma / sum."""
     gamma = 1.0 / (alpha - 1.0)
     log_norm = math.log(norm)
     # log r = (alpha-1) (log p - log|p|);  sum r^(gamma+1) log r over sum r^gamma, times 1/(gamma+1)

@@ -7,6 +7,7 @@ first use, and started anew in a child process.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,8 +42,7 @@ def for_rows(kernel: Callable[..., Any], rows: int, columns: int, *args: Any) ->
     bounds = [rows * i // wanted for i in range(wanted + 1)]
     pool = _threads(torch.get_num_threads())
     pending = [
-        pool.submit(kernel, start, stop, *args)
-        for start, stop in zip(bounds, bounds[1:], strict=False)
+        pool.submit(kernel, start, stop, *args) for start, stop in itertools.pairwise(bounds)
     ]
     for future in pending:
         future.result()

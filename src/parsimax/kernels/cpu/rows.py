@@ -7,7 +7,6 @@ nearly tight, and the scores below it, most of the row as a rule, are never look
 
 from __future__ import annotations
 
-
 from .jit import kernel
 from .scalar import cast, isnan, ordered, unordered
 

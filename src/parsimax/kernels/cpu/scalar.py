@@ -18,7 +18,6 @@ from numba.extending import intrinsic, overload
 
 from .jit import kernel
 
-
 _INT_OF = {types.float32: types.int32, types.float64: types.int64}
 
 
@@ -181,9 +180,7 @@ def _isnan32(x):
 
 @kernel
 def _isnan64(x):
-    return np.int64(
-        (bits(x) & np.int64(0x7FFFFFFFFFFFFFFF)) > np.int64(0x7FF0000000000000)
-    )
+    return np.int64((bits(x) & np.int64(0x7FFFFFFFFFFFFFFF)) > np.int64(0x7FF0000000000000))
 
 
 def ordered(x):
