@@ -127,9 +127,9 @@ def plain_backward(
     return gz, (g.to(work.dtype) * change).sum(-1, keepdim=True)
 
 
-def kernels_allowed() -> bool:
+def kernels_allowed(*gradients: Tensor | None) -> bool:
     """False where the backward itself will be differentiated or transformed."""
-    return not torch.is_grad_enabled() and not under_transform()
+    return not torch.is_grad_enabled() and not under_transform(*gradients)
 
 
 def fit(gradient: Tensor, like: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ class _RowFunction(torch.autograd.Function):
         p, tensor = ctx.saved_tensors
         parameter = parameter_of(tensor, ctx.value)
         want = tensor is not None and ctx.needs_input_grad[1]
-        if kernels_allowed():
+        if kernels_allowed(*grads):
             gz, gp = backward_rows(p, grads[0], parameter, ctx.name, ctx.backend, want)
         else:
             gz, gp = plain_backward(p, grads[0], parameter, ctx.name, want)

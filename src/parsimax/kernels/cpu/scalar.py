@@ -11,14 +11,18 @@ that only add things up use :data:`.jit.reduction`.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic, overload
+from numba import extending, types
 
 from .jit import kernel
 
-_INT_OF = {types.float32: types.int32, types.float64: types.int64}
+# numba's own annotations describe these decorators by what they do inside compiled code
+intrinsic: Any = extending.intrinsic
+overload: Any = extending.overload
+
+_INT_OF: dict[Any, Any] = {types.float32: types.int32, types.float64: types.int64}
 
 
 @intrinsic
