@@ -212,8 +212,8 @@ def entmax_forward(start, stop, z, alphas, p):
     d = z.shape[1]
     blocks = (d + BLOCK - 1) // BLOCK
     tops = np.empty(blocks, z.dtype)
-    where = np.empty(d + 1, np.int32)
-    y = np.empty(d + 1, z.dtype)
+    where = np.empty(d, np.int32)
+    y = np.empty(d, z.dtype)
     for row in range(start, stop):
         alpha = alphas[row if alphas.size > 1 else 0]
         top, nan, _ = survey(z[row], tops)
@@ -237,8 +237,8 @@ def sparsegen_forward(start, stop, z, lams, p):
     d = z.shape[1]
     blocks = (d + BLOCK - 1) // BLOCK
     tops = np.empty(blocks, z.dtype)
-    where = np.empty(d + 1, np.int32)
-    y = np.empty(d + 1, z.dtype)
+    where = np.empty(d, np.int32)
+    y = np.empty(d, z.dtype)
     for row in range(start, stop):
         lam = lams[row if lams.size > 1 else 0]
         top, nan, _ = survey(z[row], tops)

@@ -7,8 +7,10 @@ nearly tight, and the scores below it, most of the row as a rule, are never look
 
 from __future__ import annotations
 
+import numpy as np
+
 from .jit import kernel
-from .scalar import cast, isnan, ordered, unordered
+from .scalar import bit_count, block_above, cast, isnan, lowest_bit, ordered, unordered
 
 BLOCK = 32
 
@@ -42,16 +44,14 @@ def survey(z, tops):
 
 
 @kernel
-def _is_dense(z, top, least):
-    """Whether most scores reach above ``least``, judged by four blocks."""
+def _is_dense(z, bar):
+    """Whether most scores reach above ``bar``, judged by four blocks."""
     d = z.size
     if d <= 4 * BLOCK:
         return True
     count = 0
     for k in range(4):
-        start = (d - BLOCK) * k // 3
-        for i in range(start, start + BLOCK):
-            count += 1 if z[i] - top > least else 0
+        count += bit_count(block_above(z, (d - BLOCK) * k // 3, bar))
     return count > 2 * BLOCK
 
 
@@ -60,22 +60,30 @@ def gather(z, top, tops, blocks, least, y, where):
     """Copy the ``z - top`` above ``least`` into ``y`` and their places into ``where``.
 
     Returns how many there are. A row that is mostly above is copied whole: one long loop is then
-    faster than picking. ``y`` and ``where`` need room for one more than the row.
+    faster than picking.
     """
     d = z.size
-    least = cast(least, top)
-    if _is_dense(z, top, least):
+    bar = cast(np.float64(top) + least, top)
+    bar -= abs(bar) * cast(2.4e-7 if y.itemsize == 4 else 4.5e-16, top)  # err on the low side
+    if _is_dense(z, bar):
         for i in range(d):
             y[i] = z[i] - top
         return d
     size = 0
-    for j in range(blocks):
-        if tops[j] - top > least:
-            for i in range(j * BLOCK, min(j * BLOCK + BLOCK, d)):
-                v = z[i] - top
-                y[size] = v
+    for j in range(d // BLOCK):
+        if tops[j] > bar:
+            hits = block_above(z, j * BLOCK, bar)
+            while hits != 0:
+                i = j * BLOCK + lowest_bit(hits)
+                hits &= hits - 1
+                y[size] = z[i] - top
                 where[size] = i
-                size += 1 if v > least else 0
+                size += 1
+    for i in range(d // BLOCK * BLOCK, d):
+        if z[i] > bar:
+            y[size] = z[i] - top
+            where[size] = i
+            size += 1
     return size
 
 
