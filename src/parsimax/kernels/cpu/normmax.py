@@ -58,6 +58,11 @@ def normmax_backward(start, stop, p, g, alphas, out, dalphas):
     for row in range(start, stop):
         alpha = alphas[row if alphas.size > 1 else 0]
         pr, gr, s = p[row], g[row], out[row]
+        if pr[0] != pr[0]:
+            s[:] = np.nan
+            if dalphas.size > 0:
+                dalphas[row] = np.nan
+            continue
         powers, logs = _moments(pr, alpha)
         if powers == 0.0:
             s[:] = 0.0

@@ -97,3 +97,32 @@ def spread(q, size, where, scale, p):
     p[:] = 0
     for k in range(size):
         p[where[k]] = q[k] * scale
+
+
+@kernel
+def support(p, g, p_kept, g_kept, where):
+    """Copy probabilities above 0, with their gradients; return how many there are.
+
+    A row that is mostly above 0 is left alone, and its length returned.
+    """
+    d = p.size
+    zero = cast(0.0, p[0])
+    full = d // BLOCK * BLOCK
+    count = d - full
+    for start in range(0, full, BLOCK):
+        count += bit_count(block_above(p, start, zero))
+    if 2 * count > d:
+        return d
+    size = 0
+    for start in range(0, full, BLOCK):
+        hits = block_above(p, start, zero)
+        while hits != 0:
+            i = start + lowest_bit(hits)
+            hits &= hits - 1
+            p_kept[size], g_kept[size], where[size] = p[i], g[i], i
+            size += 1
+    for i in range(full, d):
+        if p[i] > zero:
+            p_kept[size], g_kept[size], where[size] = p[i], g[i], i
+            size += 1
+    return size
