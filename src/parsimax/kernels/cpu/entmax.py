@@ -105,11 +105,12 @@ def sparsemax_row(z, top, tops, blocks, width, y, where, p):
         theta, _ = _climb(head, theta, width)
     # a hair below: the climb over the block maxima may have rounded upwards
     theta -= 1e-6 * abs(theta)
-    kept = y[: gather(z, top, tops, blocks, theta, y, where)]
+    size, padded = gather(z, top, tops, blocks, theta, y, where)
+    kept = y[:padded]
     theta, rest = _climb(kept, theta, width)
     high, low = split(theta, rest, top)
     _write_above(kept, high, low, kept)
-    spread(y, kept.size, where, cast(1.0 / width, top), p)
+    spread(y, size, where, cast(1.0 / width, top), p)
 
 
 # --- alpha = 3/2 -------------------------------------------------------------------------------
@@ -190,7 +191,8 @@ def _entmax15_row(z, top, tops, blocks, y, where, p):
             head[j] = tops[j] - top
         theta = _climb15(head, theta, 1e-3)
     theta -= 1e-6
-    kept = y[: gather(z, top, tops, blocks, theta, y, where)]
+    size, padded = gather(z, top, tops, blocks, theta, y, where)
+    kept = y[:padded]
     theta = _climb15(kept, theta, 1e-2)
     # the closed form squares the residual: from 1e-4, or 1e-8, one step reaches rounding
     enough = 1e-4 if y.itemsize == 4 else 1e-8
@@ -200,7 +202,7 @@ def _entmax15_row(z, top, tops, blocks, y, where, p):
         residual, step = _exact_step(kept, theta)
     high, low = split(theta, step, top)
     _write_squares(kept, high, low, kept)
-    spread(y, kept.size, where, cast(1.0, top), p)
+    spread(y, size, where, cast(1.0, top), p)
 
 
 # --- dispatch ----------------------------------------------------------------------------------
@@ -353,7 +355,7 @@ def _alpha_row(p, g, beta, centre):
 
 @kernel
 def _backward_row(p, g, alpha, out):
-    """``out`` = J g for one row of positive and zero probabilities; returns the mean of g under s."""
+    """``out`` = J g for one row; returns the mean of g under the weights s."""
     if alpha > 2.0:
         _total, mean = _steep_backward(p, g, 2.0 - alpha, out)
         return mean
@@ -386,7 +388,7 @@ def entmax_backward(start, stop, p, g, alphas, out, dalphas):
             continue
         # powers are dear, so they are taken on the support alone; roots are not
         cheap = not want and (alpha == 1.0 or alpha == 1.5 or alpha == 2.0)
-        size = d if cheap else support(p[row], g[row], p_kept, g_kept, where)
+        size, padded = (d, d) if cheap else support(p[row], g[row], p_kept, g_kept, where)
         if size == d:
             mean = _backward_row(p[row], g[row], alpha, out[row])
             if want:
@@ -396,10 +398,10 @@ def entmax_backward(start, stop, p, g, alphas, out, dalphas):
             if want:
                 dalphas[row] = 0.0
         else:
-            mean = _backward_row(p_kept[:size], g_kept[:size], alpha, s_kept[:size])
+            mean = _backward_row(p_kept[:padded], g_kept[:padded], alpha, s_kept[:padded])
             spread(s_kept, size, where, cast(1.0, p[row, 0]), out[row])
             if want:
-                dalphas[row] = _alpha_row(p_kept[:size], g_kept[:size], alpha - 1.0, mean)
+                dalphas[row] = _alpha_row(p_kept[:padded], g_kept[:padded], alpha - 1.0, mean)
 
 
 @kernel

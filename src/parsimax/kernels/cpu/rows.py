@@ -13,6 +13,7 @@ from .jit import kernel
 from .scalar import bit_count, block_above, cast, isnan, lowest_bit, ordered, unordered
 
 BLOCK = 32
+_NOWHERE = -1e30  # a score far below every threshold, and finite
 
 
 @kernel
@@ -56,11 +57,20 @@ def _is_dense(z, bar):
 
 
 @kernel
+def _pad(kept, size, value):
+    """Fill up to a whole block, so that loops have no scalar remainder; return the new size."""
+    until = min(kept.size, (size + BLOCK - 1) // BLOCK * BLOCK)
+    for i in range(size, until):
+        kept[i] = value
+    return until
+
+
+@kernel
 def gather(z, top, tops, blocks, least, y, where):
     """Copy the ``z - top`` above ``least`` into ``y`` and their places into ``where``.
 
-    Returns how many there are. A row that is mostly above is copied whole: one long loop is then
-    faster than picking.
+    Returns how many there are, and how many with the fillers behind them, which receive nothing.
+    A row that is mostly above is copied whole: one long loop is then faster than picking.
     """
     d = z.size
     bar = cast(np.float64(top) + least, top)
@@ -68,7 +78,7 @@ def gather(z, top, tops, blocks, least, y, where):
     if _is_dense(z, bar):
         for i in range(d):
             y[i] = z[i] - top
-        return d
+        return d, d
     size = 0
     for j in range(d // BLOCK):
         if tops[j] > bar:
@@ -84,7 +94,7 @@ def gather(z, top, tops, blocks, least, y, where):
             y[size] = z[i] - top
             where[size] = i
             size += 1
-    return size
+    return size, _pad(y, size, _NOWHERE)
 
 
 @kernel
@@ -101,7 +111,7 @@ def spread(q, size, where, scale, p):
 
 @kernel
 def support(p, g, p_kept, g_kept, where):
-    """Copy probabilities above 0, with their gradients; return how many there are.
+    """Copy probabilities above 0, with their gradients; return how many, and with fillers.
 
     A row that is mostly above 0 is left alone, and its length returned.
     """
@@ -112,7 +122,7 @@ def support(p, g, p_kept, g_kept, where):
     for start in range(0, full, BLOCK):
         count += bit_count(block_above(p, start, zero))
     if 2 * count > d:
-        return d
+        return d, d
     size = 0
     for start in range(0, full, BLOCK):
         hits = block_above(p, start, zero)
@@ -125,4 +135,5 @@ def support(p, g, p_kept, g_kept, where):
         if p[i] > zero:
             p_kept[size], g_kept[size], where[size] = p[i], g[i], i
             size += 1
-    return size
+    _pad(g_kept, size, 0.0)
+    return size, _pad(p_kept, size, 0.0)
