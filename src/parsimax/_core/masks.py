@@ -15,7 +15,7 @@ def apply_mask(z: Tensor, mask: object) -> Tensor:
     if mask.dtype != torch.bool:
         raise TypeError(f"mask must have dtype torch.bool (True = allowed), got {mask.dtype}")
     try:
-        shape = torch.broadcast_shapes(mask.shape, z.shape)
+        shape = torch.broadcast_shapes(mask.shape, z.shape)  # type: ignore[no-untyped-call]
     except RuntimeError:
         shape = None
     if shape != z.shape:

@@ -71,9 +71,14 @@ def nearest(value: object, options: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def under_transform() -> bool:
-    """Whether a torch.func transform (vmap, grad, jvp, ...) is being traced right now."""
-    return bool(torch._C._are_functorch_transforms_active())
+def under_transform(*tensors: Tensor | None) -> bool:
+    """Whether a torch.func transform (vmap, grad, jvp, ...) is being traced right now.
+
+    ``torch.autograd.grad(is_grads_batched=True)`` uses an older vmap, seen only in its tensors.
+    """
+    return torch._C._are_functorch_transforms_active() or any(
+        torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors if t is not None
+    )
 
 
 def values_readable() -> bool:

@@ -63,6 +63,8 @@ def apply_rowmap(rowmap: RowMap, z: Tensor, parameter: Parameter, backend: str =
     tensor = parameter if isinstance(parameter, Tensor) else None
     value = 0.0 if isinstance(parameter, Tensor) else float(parameter)
     if torch.compiler.is_compiling():
+        if under_transform():
+            return _expanded(rowmap, z, parameter, tensor, value, backend)
         compiled: Tensor = _operator(z, tensor, value, rowmap.name, backend)
         return compiled
     result: Tensor = _RowFunction.apply(z, tensor, value, rowmap.name, backend)  # type: ignore[no-untyped-call]
@@ -127,9 +129,9 @@ def plain_backward(
     return gz, (g.to(work.dtype) * change).sum(-1, keepdim=True)
 
 
-def kernels_allowed() -> bool:
+def kernels_allowed(*gradients: Tensor | None) -> bool:
     """False where the backward itself will be differentiated or transformed."""
-    return not torch.is_grad_enabled() and not under_transform()
+    return not torch.is_grad_enabled() and not under_transform(*gradients)
 
 
 def fit(gradient: Tensor, like: Tensor) -> Tensor:
@@ -155,7 +157,7 @@ class _RowFunction(torch.autograd.Function):
         p, tensor = ctx.saved_tensors
         parameter = parameter_of(tensor, ctx.value)
         want = tensor is not None and ctx.needs_input_grad[1]
-        if kernels_allowed():
+        if kernels_allowed(*grads):
             gz, gp = backward_rows(p, grads[0], parameter, ctx.name, ctx.backend, want)
         else:
             gz, gp = plain_backward(p, grads[0], parameter, ctx.name, want)
@@ -247,8 +249,64 @@ def _setup_operator(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _operator_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     p, tensor = ctx.saved_tensors
     want = tensor is not None and ctx.needs_input_grad[1]
-    gz, gparameter = _backward_operator(p, g, tensor, ctx.value, ctx.name, ctx.backend, want)
+    if torch.is_grad_enabled():  # an exported program may be differentiated twice
+        parameter = parameter_of(tensor, ctx.value)
+        gz, gparameter = plain_backward(p, g, parameter, ctx.name, want)
+    else:
+        gz, gparameter = _backward_operator(p, g, tensor, ctx.value, ctx.name, ctx.backend, want)
     return gz, fit(gparameter, tensor) if want else None, None, None, None
 
 
 _operator.register_autograd(_operator_backward, setup_context=_setup_operator)
+
+
+# --- torch.func inside torch.compile ------------------------------------------------------------
+# An operator with register_autograd has no forward derivative there (it comes out as zero, without
+# a word), and an autograd.Function with a jvp cannot be compiled. So the values come from an
+# operator without derivatives, and the derivatives from a step of the midpoint rule for
+# dp = J(p) dz + dp/dparameter dparameter of length zero: right to second order, in plain torch.
+
+
+def _expanded(
+    rowmap: RowMap,
+    z: Tensor,
+    parameter: Parameter,
+    tensor: Tensor | None,
+    value: float,
+    backend: str,
+) -> Tensor:
+    fixed = z.detach()
+    fixed_tensor = None if tensor is None else tensor.detach()
+    p: Tensor = _values_operator(fixed, fixed_tensor, value, rowmap.name, backend)
+    dz = torch.where(fixed.isfinite(), z - fixed, 0.0)
+
+    def change(at: Tensor, where: Parameter) -> Tensor:
+        moved = rowmap.jacobian(at, dz, where)
+        if tensor is not None and fixed_tensor is not None:
+            moved = moved + rowmap.sensitivity(at, where) * (tensor - fixed_tensor)
+        return moved.to(p.dtype)
+
+    start = parameter_of(fixed_tensor, value)
+    middle = parameter if fixed_tensor is None else (parameter + fixed_tensor) / 2
+    return p + change(p + change(p, start) / 2, middle)
+
+
+@torch.library.custom_op("parsimax::rowmap_values", mutates_args=())
+def _values_operator(
+    z: Tensor, parameter: Tensor | None, value: float, name: str, backend: str
+) -> Tensor:
+    return solve_rows(z, parameter_of(parameter, value), name, backend)
+
+
+@_values_operator.register_fake
+def _(z: Tensor, parameter: Tensor | None, value: float, name: str, backend: str) -> Tensor:
+    return torch.empty_like(z, memory_format=torch.contiguous_format)
+
+
+def _values_vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+    z, parameter, value, name, backend = args
+    z, parameter = batch_first(info.batch_size, in_dims[:2], z, parameter)
+    return _values_operator(z, parameter, value, name, backend), 0
+
+
+_values_operator.register_vmap(_values_vmap)

@@ -31,7 +31,7 @@ class _Cache(FunctionCache):
 
 
 def _compiler(**options: object) -> Any:
-    compile_ = njit(nogil=True, error_model="numpy", **options)
+    compile_: Any = njit(nogil=True, error_model="numpy", **options)  # type: ignore[call-overload]
 
     def decorate(function: Any) -> Any:
         dispatcher = compile_(function)
