@@ -36,7 +36,7 @@ def normmax(
 
     >>> import torch, parsimax as px
     >>> px.normmax(torch.tensor([1.0, 0.5, -1.0]))
-    tensor([0.7057, 0.2943, 0.0000])
+    tensor([0.6890, 0.3110, 0.0000])
     """
     return map_scores(NORMMAX, z, check_order(alpha), dim, mask, backend)
 

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from .jit import kernel, reduction
-from .rows import BLOCK, gather, spread
+from .rows import BLOCK, NOWHERE, gather, spread
 from .scalar import cast, exp, fma, log
 
 _ENOUGH = 3e-4  # residual from which one more quadratically convergent step is enough
@@ -120,7 +120,7 @@ def solve_power(z, top, tops, blocks, beta, norm, y, where, p):
     if z.size > 2 * BLOCK:
         head = y[:blocks]
         for j in range(blocks):
-            head[j] = tops[j] - top
+            head[j] = max(tops[j] - top, cast(NOWHERE, top))
         t = _climb(head, t, beta, norm, 1e-3)
         t -= 1e-6 * t
     b, high, low = _ratio(t, beta, norm, top)
