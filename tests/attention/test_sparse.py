@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.attention import loops
 from torch import Tensor
 
 import parsimax as px
-from tests.attention import loops
 
 B, HQ, LQ, LK, E, EV = 2, 4, 3, 5, 3, 2
 
@@ -218,5 +218,5 @@ def test_half_precision_is_rounded_once() -> None:
     expected = px.attention(*(x.double() for x in exact), alpha=1.5)
     found = px.attention(*exact, alpha=1.5)
     assert found.dtype == torch.bfloat16
-    # half a last place of bfloat16 is up to 2**-8 of the value; computing inside in float32 adds 1e-5
+    # half a last place of bfloat16 is up to 2**-8 of the value; float32 inside adds 1e-5
     torch.testing.assert_close(found.double(), expected, rtol=2**-8, atol=1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import check_choice, check_values
+from parsimax._core.validation import check_choice, check_values, values_readable
 
 ALIGNMENTS = ("top-left", "bottom-right")
 Window = int | tuple[int | None, int | None] | None
@@ -106,8 +106,10 @@ def check_lengths(key_lengths: object, shape: torch.Size) -> Tensor:
             f"key_lengths must have one length for each of the {shape[0]} items of the batch, got "
             f"{key_lengths.shape[0]}"
         )
-    keys = shape[-1]
-    check_values(key_lengths, "key_lengths", lambda n: (n >= 0) & (n <= keys), f"from 0 to {keys}")
+    if values_readable():  # else the message alone would tie a compiled graph to this length
+        keys = shape[-1]
+        expected = f"from 0 to {keys}"
+        check_values(key_lengths, "key_lengths", lambda n: (n >= 0) & (n <= keys), expected)
     return key_lengths
 
 
