@@ -61,6 +61,11 @@ def hold(module: nn.Module, name: str, value: object) -> None:
         setattr(module, name, float(value) if isinstance(value, _Default) else value)
 
 
+def shown(value: object) -> object:
+    """An argument as ``print(module)`` shows it."""
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
 def check_module_alpha(alpha: Any, num_heads: int) -> None:
     """A number, a tensor of one value or one a head, or a Module that gives such a tensor."""
     if isinstance(alpha, nn.Module):

@@ -21,6 +21,7 @@ from .choice import (
     entmax_of_heads,
     hold,
     read_mapping,
+    shown,
 )
 from .functional import attend
 from .inputs import check_dropout, check_flag, check_size
@@ -302,10 +303,8 @@ class MultiheadAttention(nn.Module):
     def extra_repr(self) -> str:
         """Shown in ``print(module)``."""
         parts = [f"embed_dim={self.embed_dim}", f"num_heads={self.num_heads}"]
-        if isinstance(self.alpha, float | int):
-            parts.append(f"alpha={self.alpha}")
-        elif isinstance(self.alpha, Tensor):
-            parts.append(f"alpha={self.alpha.tolist()}")
-        elif isinstance(self.mapping, Mapping):
+        if isinstance(self.mapping, Mapping):
             parts.append(f"mapping={self.mapping}")
+        elif self.mapping is None and not isinstance(self.alpha, nn.Module):
+            parts.append(f"alpha={shown(self.alpha)}")
         return ", ".join(parts)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from parsimax.attention.choice import hold, read_mapping
+from parsimax.attention.choice import hold, read_mapping, shown
 from parsimax.mappings import Mapping
 from parsimax.mappings.entmax import check_alpha
 
@@ -68,6 +68,10 @@ class EntmaxLoss(ClassLoss):
         from parsimax.losses import entmax_loss
 
         return entmax_loss(z, target, self.alpha, self.weight, **self._settings())
+
+    def extra_repr(self) -> str:
+        """Shown in ``print(module)``."""
+        return f"alpha={shown(self.alpha)}, {super().extra_repr()}"
 
 
 class SparsemaxLoss(ClassLoss):
@@ -137,6 +141,12 @@ class FenchelYoungLoss(ClassLoss):
         mapping = self.mapping.mapping if held else self.mapping
         return fenchel_young_loss(z, target, mapping, weight=self.weight, **self._settings())
 
+    def extra_repr(self) -> str:
+        """Shown in ``print(module)``, which shows a mapping that is a Module by itself."""
+        if isinstance(self.mapping, Mapping):
+            return f"mapping={self.mapping}, {super().extra_repr()}"
+        return super().extra_repr()
+
 
 class LinearEntmaxLoss(ClassLoss):
     """``px.linear_entmax_loss``: the last linear layer and its loss, without all logits at once.
@@ -174,3 +184,7 @@ class LinearEntmaxLoss(ClassLoss):
         return linear_entmax_loss(
             hidden, weight, target, bias, self.alpha, self.class_weight, **self._settings()
         )
+
+    def extra_repr(self) -> str:
+        """Shown in ``print(module)``."""
+        return f"alpha={shown(self.alpha)}, {super().extra_repr()}"
