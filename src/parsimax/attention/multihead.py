@@ -273,7 +273,7 @@ class MultiheadAttention(nn.Module):
         items = x.shape[0]
         parts = [x]
         if learned is not None:
-            parts.append(learned.to(x.dtype).expand(items, 1, -1))
+            parts.append(learned.expand(items, 1, -1))
         if self.add_zero_attn:
             parts.append(x.new_zeros(items, 1, self.embed_dim))
         return torch.cat(parts, 1) if len(parts) > 1 else x
