@@ -251,7 +251,7 @@ def test_bad_call(error: type[Exception], match: str, given: dict[str, Any]) -> 
         (ValueError, "multiple of num_heads, got 8 and 3", {"num_heads": 3}),
         (ValueError, "num_heads must be at least 1, got 0", {"num_heads": 0}),
         (TypeError, "embed_dim must be an int, got float", {"embed_dim": 8.0}),
-        (ValueError, "dropout_p must be a number from 0 to 1, got 2", {"dropout": 2}),
+        (ValueError, "dropout must be a number from 0 to 1, got 2", {"dropout": 2}),
         (ValueError, "alpha must be at least 1", {"alpha": 0.9}),
         (ValueError, "each of the 4 heads, got 3", {"alpha": torch.ones(3)}),
         (ValueError, "alpha or mapping, not both", {"alpha": 2.0, "mapping": "softmax"}),

@@ -103,7 +103,8 @@ def attention(
         within, factor = within_lengths(check_lengths(key_lengths, shape), shape)
         visible = intersect(visible, within)
         q = q * factor.to(q.dtype)
-    dropout_p, scale = check_dropout(dropout_p), check_scale(scale, q.shape[-1])
+    dropout_p = check_dropout(dropout_p, "dropout_p")
+    scale = check_scale(scale, q.shape[-1])
     weigh = _weigher(alpha, mapping)
     return attend(q, k, v, weigh, visible, bias, dropout_p, scale, enable_gqa).context
 

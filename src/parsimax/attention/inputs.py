@@ -89,9 +89,9 @@ def check_plain(value: object, name: str, ok: Callable[[float], bool], expected:
     return value
 
 
-def check_dropout(dropout_p: object) -> float:
+def check_dropout(value: object, name: str) -> float:
     """A probability."""
-    return check_plain(dropout_p, "dropout_p", lambda p: 0 <= p <= 1, "a number from 0 to 1")
+    return check_plain(value, name, lambda p: 0 <= p <= 1, "a number from 0 to 1")
 
 
 def check_scale(scale: object, size: int) -> float:

@@ -104,7 +104,7 @@ class MultiheadAttention(nn.Module):
         self.head_dim = embed_dim // num_heads
         self.kdim = embed_dim if kdim is None else check_size(kdim, "kdim")
         self.vdim = embed_dim if vdim is None else check_size(vdim, "vdim")
-        self.dropout = check_dropout(dropout)
+        self.dropout = check_dropout(dropout, "dropout")
         self.batch_first = check_flag(batch_first, "batch_first")
         self.add_zero_attn = check_flag(add_zero_attn, "add_zero_attn")
         check_one_choice(alpha, mapping)
