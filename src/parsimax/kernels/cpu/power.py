@@ -33,10 +33,12 @@ def _weight(y, high, low, gamma):
     """((1 + b y)_+^gamma, 1 / (1 + b y)), the latter 0 off the support."""
     zero, tiny = cast(0.0, y), cast(1e-30, y)
     w, rest = _base(y, high, low)
-    inside = w + rest > zero
-    kept = w if w > tiny else tiny
+    total = w + rest
+    inside = total > zero
+    kept = total if total > tiny else tiny
     inverse = cast(1.0, y) / kept
-    q = exp(gamma * (log(kept) + rest * inverse))
+    left = (w - total) + rest if inside else zero  # what the sum of the two did not hold
+    q = exp(gamma * (log(kept) + left * inverse))
     return (q if inside else zero), (inverse if inside else zero)
 
 
