@@ -30,7 +30,7 @@ def _base(y, high, low):
 
 @kernel
 def _weight(y, high, low, gamma):
-    """((1 + b y)_+^gamma, 1 / (1 + b y)), the latter 0 off the support."""
+    """(q = (1 + b y)_+^gamma, q / (1 + b y), q (1 + b y)), all 0 off the support."""
     zero, tiny = cast(0.0, y), cast(1e-30, y)
     w, rest = _base(y, high, low)
     total = w + rest
@@ -39,7 +39,8 @@ def _weight(y, high, low, gamma):
     inverse = cast(1.0, y) / kept
     left = (w - total) + rest if inside else zero  # what the sum of the two did not hold
     q = exp(gamma * (log(kept) + left * inverse))
-    return (q if inside else zero), (inverse if inside else zero)
+    q = q if inside else zero
+    return q, q * inverse, q * kept
 
 
 @reduction
@@ -47,10 +48,10 @@ def _sums(y, high, low, gamma):
     """Sums of q/w, q and q w, in the row's own precision: good enough to take a step by."""
     less, same, more = cast(0.0, high), cast(0.0, high), cast(0.0, high)
     for i in range(y.size):
-        q, inverse = _weight(y[i], high, low, gamma)
-        less += q * inverse
+        q, divided, multiplied = _weight(y[i], high, low, gamma)
+        less += divided
         same += q
-        more += q * fma(high, y[i], cast(1.0, high))
+        more += multiplied
     return np.float64(less), np.float64(same), np.float64(more)
 
 
@@ -59,10 +60,10 @@ def _write(y, high, low, gamma, q):
     """The same sums in float64, and the weights themselves into ``q``."""
     less, same, more = 0.0, 0.0, 0.0
     for i in range(y.size):
-        v, inverse = _weight(y[i], high, low, gamma)
-        less += np.float64(v * inverse)
+        v, divided, multiplied = _weight(y[i], high, low, gamma)
+        less += np.float64(divided)
         same += np.float64(v)
-        more += np.float64(v * fma(high, y[i], cast(1.0, high)))
+        more += np.float64(multiplied)
         q[i] = v
     return less, same, more
 
