@@ -140,7 +140,12 @@ def solve_power(z, top, tops, blocks, beta, norm, y, where, p):
         scale = 1.0 / same
         residual, step = _step(t, beta, norm, less, same, more)
         # stop on the residual of what was written, or when rounding lets it shrink no further
-        if abs(residual) <= tolerance or abs(residual) >= previous:
+        if abs(residual) <= tolerance:
+            break
+        if abs(residual) >= previous or t + step == t:
+            # a step that t cannot hold still moves b, whose slope in t is b^2, in its second part
+            _, same, _ = _write(kept, high, low + cast(b * b * step, top), gamma, q)
+            scale = 1.0 / same
             break
         previous = abs(residual)
         t += step
@@ -153,38 +158,55 @@ def solve_power(z, top, tops, blocks, beta, norm, y, where, p):
 
 @kernel
 def _solve_steep(z, top, beta, p):
-    """entmax with alpha > 2, where the norm is no longer convex: bracketed, in float64.
+    """entmax with alpha > 2, in float64.
 
-    p = (beta (y - theta))_+^(1/beta) with theta in [-1/beta, -d^(-beta)/beta].
+    There p has no bound on its slope next to the threshold, so the threshold is not sought among
+    the scores: the unknown is the smallest probability u, of the lowest score z_0 that receives
+    any. Then p_i = (beta (z_i - z_0) + u^beta)^(1/beta), whose sum is convex in u, and Newton comes
+    down to the root from u = 1/size without passing it. z_0 is the lowest score that may itself be
+    the threshold without those above it using up all the mass.
     """
     gamma = 1.0 / beta
-    count = 0
+    reach = np.float64(top) - gamma
+    x = np.empty(z.size)
+    size = 0
     for i in range(z.size):
-        if z[i] > -np.inf:
-            count += 1
-    low, high = -gamma, -gamma * float(count) ** -beta
-    theta, total = low, 1.0
-    for k in range(256):
-        total, slope = 0.0, 0.0
-        for i in range(z.size):
-            r = beta * ((np.float64(z[i]) - np.float64(top)) - theta)
-            if r > 0.0:
-                v = r**gamma
-                total += v
-                slope += v / r
-        if abs(total - 1.0) <= 1e-15 or not high - low > 1e-16 * -low:
-            break
-        if total > 1.0:
-            low = theta
+        if np.float64(z[i]) > reach or z[i] == top:
+            x[size] = z[i]
+            size += 1
+    x = x[:size]
+    x.sort()
+    first, last = 0, size - 1
+    while first < last:
+        middle = (first + last) // 2
+        total = 0.0
+        for i in range(middle, size):
+            total += (beta * (x[i] - x[middle])) ** gamma
+        if total < 1.0:
+            last = middle
         else:
-            high = theta
-        better = theta + total * -math.expm1(-beta * math.log(total)) / beta / slope
-        if k % 3 == 2 or not low < better < high:
-            # thresholds span many orders of magnitude, so halve their logarithm
-            better = -math.sqrt(low * high) if low < 4.0 * high else 0.5 * (low + high)
-        if better == theta:
+            first = middle + 1
+    lowest = x[first]
+    u = 1.0 / (size - first)
+    while True:
+        power = u**beta
+        total, slope = 0.0, 0.0
+        for i in range(first, size):
+            v = _from_lowest(x[i] - lowest, beta, gamma, u, power)
+            total += v
+            slope += (u / v) ** (beta - 1.0)
+        step = (total - 1.0) / slope
+        if not step > 1e-16 * u:
             break
-        theta = better
+        u -= step
+    power = u**beta
     for i in range(z.size):
-        r = beta * ((np.float64(z[i]) - np.float64(top)) - theta)
-        p[i] = r**gamma / total if r > 0.0 else 0.0
+        p[i] = 0.0
+        if z[i] >= lowest:
+            p[i] = _from_lowest(np.float64(z[i]) - lowest, beta, gamma, u, power)
+
+
+@kernel
+def _from_lowest(distance, beta, gamma, u, power):
+    """(beta distance + u^beta)^(1/beta), which is u at 0 even where u^beta underflows."""
+    return (beta * distance + power) ** gamma if distance > 0.0 else u
