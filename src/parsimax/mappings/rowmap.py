@@ -78,7 +78,7 @@ def parameter_of(tensor: Tensor | None, value: float) -> Parameter:
 
 def reference(rowmap: RowMap, z: Tensor, parameter: Parameter) -> Tensor:
     """The plain torch solution, in float64 where the device has it, rounded once."""
-    y = exact(z)
+    y = exact(z).contiguous()  # sums depend on strides in their last digits
     if isinstance(parameter, Tensor):
         parameter = parameter.to(y.dtype)
     top = y.amax(-1, keepdim=True)
@@ -122,10 +122,12 @@ def plain_backward(
     """The same in differentiable torch operations: for double backward and under torch.func."""
     rowmap = rowmap_named(name)
     work = working(p)
+    broken = work.isnan()
     gz = rowmap.jacobian(work, g.to(work.dtype), parameter).to(p.dtype)
+    gz = torch.where(broken, torch.nan, gz)
     if not want_parameter:
         return gz, p.new_empty(0)
-    change = rowmap.sensitivity(work, parameter)
+    change = torch.where(broken, torch.nan, rowmap.sensitivity(work, parameter))
     return gz, (g.to(work.dtype) * change).sum(-1, keepdim=True)
 
 
@@ -186,7 +188,7 @@ def push_forward(
         out = out + rowmap.jacobian(p, dz, parameter)
     if dparameter is not None:
         out = out + rowmap.sensitivity(p, parameter) * dparameter
-    return out.to(p.dtype)
+    return torch.where(p.isnan(), torch.nan, out).to(p.dtype)
 
 
 def batch_first(
