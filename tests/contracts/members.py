@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from tests.oracles import regularizers, rows
 
 import parsimax as px
-from tests.oracles import regularizers, rows
 
 Row = np.ndarray
 
@@ -59,7 +59,7 @@ def _normmax_distance(p: Row, expected: Row, alpha: float) -> Row:
 
     p = r^(1/(alpha - 1)) / sum with r = z - tau. An ulp in the largest score moves tau by an ulp
     and with it every entry of a crowd at the threshold, so that the largest *probability* moves by
-    that ulp times the size of the crowd; r = (p / |p|)^(alpha - 1) shows that nothing else happened.
+    that ulp times the size of the crowd; r = (p / |p|)^(alpha - 1) shows that it is only that.
     """
 
     def score(q: Row) -> Row:
@@ -185,9 +185,7 @@ class Member:
 
 
 MEMBERS = [
-    Member(name, arguments)
-    for name, family in FAMILIES.items()
-    for arguments in family.examples
+    Member(name, arguments) for name, family in FAMILIES.items() for arguments in family.examples
 ]
 TYPICAL = [
     Member(name, family.examples[i]) for name, family in FAMILIES.items() for i in family.typical

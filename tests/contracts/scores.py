@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-
 from tests.contracts.members import Member
 
 SIZES = (1, 2, 31, 33, 1000)
@@ -23,7 +22,8 @@ def adversarial(d: int) -> dict[str, np.ndarray]:
     """Named rows of length ``d``, every score exact in float32."""
     rng = np.random.default_rng(d)
     found = {f"normal, deviation {s:g}": rng.normal(0, s, d) for s in (1e-3, 0.1, 1, 4, 30, 1e4)}
-    found |= {f"spike of {h:g}": _spike(d, h) for h in (1e-6, 1e-3, 0.1, 0.5, 0.999, 1.9, 4, 30)}
+    heights = (1e-6, 1e-3, 0.1, 0.25, 0.3, 0.5, 0.6, 0.999, 1.9, 4, 30)
+    found |= {f"spike of {h:g}": _spike(d, h) for h in heights}
     found |= {
         "all equal": np.full(d, 3.7),
         "ties": rng.integers(0, 3, d) * 0.1,
@@ -63,11 +63,11 @@ def threshold_crowds(member: Member, d: int) -> dict[str, np.ndarray]:
     if member.smallest > 1 or d < 3:
         return {}
     low, high = np.float32(-1e5), np.float32(0)
-    if not float(member.oracle(np.array([0.0, low]))[1]) == 0:
+    if member.oracle(np.array([0.0, low]))[1] > 0:
         return {}
     while np.nextafter(low, np.float32(0)) < high:
         middle = np.float32((np.float64(low) + high) / 2)
-        if float(member.oracle(np.array([0.0, middle]))[1]) == 0:
+        if member.oracle(np.array([0.0, middle]))[1] == 0:
             low = middle
         else:
             high = middle

@@ -7,7 +7,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-
 from tests.contracts.backends import AVAILABLE
 from tests.contracts.members import MEMBERS, TYPICAL, Member
 from tests.contracts.scores import LONG, SIZES, adversarial, long_rows, threshold_crowds
@@ -79,9 +78,9 @@ def test_float64(member, backend):
 @every_backend
 @every_member
 def test_exact_zeros_off_the_support(member, backend):
-    """What the oracle gives nothing gets exactly nothing, unless its score is within an ulp of some.
+    """What the oracle gives nothing gets exactly nothing.
 
-    The support itself may only be judged where the threshold is further than rounding.
+    This can only be asked of scores that are further below the threshold than rounding reaches.
     """
     names, z, expected = _rows(member, 31)
     for scores in (z, z.float()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
-
 from tests.oracles import derivatives, programs, regularizers, rows
 
 PROGRAMS = [
@@ -85,7 +84,9 @@ def test_difference_quotients_give_the_closed_form_at_softmax():
     z = np.array([0.7, -0.4, 0.1, -2.0])
     p = rows.softmax(z)
     by_z = derivatives.jacobian(rows.softmax, z)
-    np.testing.assert_allclose(by_z.astype(float), (np.diag(p) - np.outer(p, p)).astype(float), atol=1e-13)
+    np.testing.assert_allclose(
+        by_z.astype(float), (np.diag(p) - np.outer(p, p)).astype(float), atol=1e-13
+    )
     by_alpha = derivatives.derivative(lambda alpha: rows.entmax(z, alpha), 1.0)
     squares = np.log(p) ** 2
     expected = p * ((p * squares).sum() - squares) / 2
