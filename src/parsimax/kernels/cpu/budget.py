@@ -88,12 +88,11 @@ def budget_backward(start, stop, p, g, budgets, out, dbudgets):
         pr, gr, s = p[row], g[row], out[row]
         free, against = 0.0, 0.0
         for i in range(pr.size):
-            if 0.0 < pr[i] < 1.0:
+            if not (pr[i] <= 0.0 or pr[i] >= 1.0):
                 free += 1.0
-                against += np.float64(gr[i])
+                against += np.float64(gr[i]) if pr[i] > 0.0 else np.nan  # a row of NaN
         mean = against / free if free > 0.0 else 0.0
         for i in range(pr.size):
-            nan = pr[i] != pr[i]
-            s[i] = np.float64(gr[i]) - mean if 0.0 < pr[i] < 1.0 else (np.nan if nan else 0.0)
+            s[i] = 0.0 if pr[i] <= 0.0 or pr[i] >= 1.0 else np.float64(gr[i]) - mean
         if dbudgets.size > 0:
             dbudgets[row] = mean
