@@ -172,7 +172,7 @@ def _solve_by_newton(y: Tensor, alpha: Tensor) -> Tensor:
     for _ in range(256):
         p = _deformed_exp(y - t, beta)
         total = p.sum(-1, keepdim=True)
-        slope = torch.where(p > 0, p.where(p > 0, 1.0) ** (1 - beta), 0.0).sum(-1, keepdim=True)
+        slope = _powers(p, 1 - beta).sum(-1, keepdim=True)
         log_total = total.log()
         step = total * log_total * _expm1_ratio(-beta * log_total) / slope
         low = torch.where(total >= 1, t, low)
@@ -204,7 +204,7 @@ def _solve_steep(y: Tensor, alpha: Tensor) -> Tensor:
     for _ in range(y.shape[-1].bit_length()):
         middle = (first + last + 1) // 2
         above = (y - ordered.gather(-1, middle)).clamp(min=0)
-        fits = ((beta * above) ** (1 / beta)).sum(-1, keepdim=True) < 1
+        fits = _powers(beta * above, 1 / beta).sum(-1, keepdim=True) < 1
         first = torch.where(fits, middle, first)
         last = torch.where(fits, last, (middle - 1).maximum(first))
     distance = y - ordered.gather(-1, first)
@@ -214,7 +214,7 @@ def _solve_steep(y: Tensor, alpha: Tensor) -> Tensor:
     done = torch.zeros_like(u, dtype=torch.bool)
     while not bool(done.all()):
         p = _from_lowest(distance, u, beta, inside)
-        slope = torch.where(inside, (u / torch.where(inside, p, 1.0)) ** (beta - 1), 0.0)
+        slope = torch.where(inside, _powers(u / torch.where(inside, p, 1.0), beta - 1), 0.0)
         step = (p.sum(-1, keepdim=True) - 1) / slope.sum(-1, keepdim=True)
         done = done | ~(step > torch.finfo(y.dtype).eps * u)
         u = torch.where(done, u, u - step)
@@ -223,7 +223,7 @@ def _solve_steep(y: Tensor, alpha: Tensor) -> Tensor:
 
 def _from_lowest(distance: Tensor, u: Tensor, beta: Tensor, inside: Tensor) -> Tensor:
     """(beta distance + u^beta)^(1/beta), which is u at 0 even where u^beta underflows."""
-    p = torch.where(distance > 0, (beta * distance + u**beta) ** (1 / beta), u)
+    p = torch.where(distance > 0, _powers(beta * distance + _powers(u, beta), 1 / beta), u)
     return torch.where(inside, p, 0.0)
 
 
@@ -236,7 +236,9 @@ def _powers(p: Tensor, exponent: Parameter) -> Tensor:
     if not isinstance(exponent, Tensor) and exponent == 0.0:
         return inside.to(p.dtype)
     safe = torch.where(inside, p, 1.0)
-    powers = safe.sqrt() if isinstance(exponent, float) and exponent == 0.5 else safe**exponent
+    # not safe**exponent: torch rounds that differently in the last, incomplete vector of a tensor
+    root = isinstance(exponent, float) and exponent == 0.5
+    powers = safe.sqrt() if root else torch.exp(exponent * safe.log())
     return torch.where(inside | p.isnan(), powers.clamp(max=torch.finfo(p.dtype).max ** 0.5), 0.0)
 
 

@@ -90,9 +90,9 @@ def _solve(y: Tensor, alpha: Parameter) -> Tensor:
     for _ in range(256):
         r = (y - tau).clamp(min=0)
         # relative to the largest entry, which is -tau: powers of small orders stay in range
-        w = r / -tau
-        log_sum = (w**order).sum(-1, keepdim=True).log() + order * (-tau).log()
-        slope = (w**gamma).sum(-1, keepdim=True)
+        log_w = (r / -tau).log()
+        log_sum = torch.exp(order * log_w).sum(-1, keepdim=True).log() + order * (-tau).log()
+        slope = torch.exp(gamma * log_w).sum(-1, keepdim=True)
         # (N - 1) / |N'| for the norm N = exp(log_sum / order)
         scale = torch.exp(log_sum - log_sum / order - gamma * (-tau).log())
         better = tau + torch.expm1(log_sum / order) * scale / slope
@@ -100,8 +100,7 @@ def _solve(y: Tensor, alpha: Parameter) -> Tensor:
         tau = torch.where(done, tau, better)
         if bool(done.all()):
             break
-    w = ((y - tau) / -tau).clamp(min=0)
-    q = torch.where(w > 0, w**gamma, 0.0)
+    q = torch.exp(gamma * ((y - tau) / -tau).clamp(min=0).log())
     return q / q.sum(-1, keepdim=True)
 
 
