@@ -11,6 +11,7 @@ from tests.contracts.backends import AVAILABLE
 from tests.contracts.members import FAMILIES, MEMBERS, TYPICAL, WITH_PARAMETER
 
 import parsimax as px
+from parsimax._core.backend import choose
 
 
 def test_every_registered_mapping_is_under_the_contract():
@@ -22,9 +23,24 @@ def test_every_registered_mapping_is_a_public_function():
 
 
 def test_the_backends_under_test():
-    assert {"auto", "torch"} <= set(AVAILABLE)
+    assert "torch" in AVAILABLE
     pytest.importorskip("numba")
     assert "numba" in AVAILABLE, "numba is installed and must run on this CPU"
+
+
+@pytest.mark.parametrize("member", TYPICAL, ids=str)
+def test_auto_is_the_backend_that_it_chooses(member):
+    chosen = choose("auto", torch.zeros(1))
+    assert chosen in AVAILABLE
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        results = []
+        for backend in ("auto", chosen):
+            z = torch.linspace(-3, 3, 120).reshape(3, 40).to(dtype).requires_grad_()
+            p = member.mapping(z, backend=backend)
+            (p * torch.linspace(-1, 1, 40).to(dtype)).sum().backward()
+            results.append((p.detach(), z.grad))
+        assert torch.equal(results[0][0], results[1][0])
+        assert torch.equal(results[0][1], results[1][1])
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=str)

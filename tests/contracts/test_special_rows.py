@@ -124,6 +124,18 @@ def test_nan_and_infinity_stay_in_their_row(member, bad, dtype, backend):
 
 
 @every_backend
+@pytest.mark.parametrize("member", WITH_PARAMETER, ids=str)
+def test_the_parameter_of_a_nan_row_gets_a_nan_gradient_and_no_other(member, backend):
+    z = _scores(6, torch.float64)
+    z[1, 3] = torch.nan
+    name = member.family.parameter
+    parameter = torch.full((4, 1), member.parameter, dtype=torch.float64, requires_grad=True)
+    member.function(z, backend=backend, **{name: parameter}).square().sum().backward()
+    assert parameter.grad[1].isnan()
+    assert parameter.grad[[0, 2, 3]].isfinite().all()
+
+
+@every_backend
 @every_member
 def test_nan_next_to_nothing_else_allowed_is_still_nan(member, backend):
     z = torch.full((2, 7), -torch.inf)
