@@ -107,7 +107,7 @@ def solve_simplex(y: Tensor) -> Tensor:
     ordered = y.sort(-1, descending=True).values
     rank = torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)
     tau = (ordered.cumsum(-1) - 1) / rank
-    size = (ordered > tau).sum(-1, keepdim=True)
+    size = (ordered > tau).sum(-1, keepdim=True).clamp(min=1)  # a row of NaN has none
     p = (y - tau.gather(-1, size - 1)).clamp(min=0)
     for _ in range(2):  # the running sums of a long row have lost digits
         p = _settle(p, (p > 0).to(p.dtype))
