@@ -81,6 +81,12 @@ def under_transform(*tensors: Tensor | None) -> bool:
     )
 
 
+def forward_levels() -> int:
+    """How many forward-mode transforms (jvp, jacfwd) of torch.func are inside one another here."""
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
+
+
 def values_readable() -> bool:
     """Whether tensor values may be looked at: not under torch.compile, export or torch.func."""
     return not torch.compiler.is_compiling() and not under_transform()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from parsimax._core.backend import choose
 from parsimax._core.dtypes import exact, exact_dtype, working
-from parsimax._core.validation import under_transform
+from parsimax._core.validation import forward_levels, under_transform
 
 Parameter = float | Tensor  # a tensor has the scores' ndim, and size one in the last dimension
 
@@ -67,6 +67,9 @@ def apply_rowmap(rowmap: RowMap, z: Tensor, parameter: Parameter, backend: str =
             return _expanded(rowmap, z, parameter, tensor, value, backend)
         compiled: Tensor = _operator(z, tensor, value, rowmap.name, backend)
         return compiled
+    if forward_levels() > 1:
+        # torch runs an autograd.Function's jvp outside the outer levels: it would come out as zero
+        return _expanded(rowmap, z, parameter, tensor, value, backend)
     result: Tensor = _RowFunction.apply(z, tensor, value, rowmap.name, backend)  # type: ignore[no-untyped-call]
     return result
 
@@ -262,11 +265,11 @@ def _operator_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 _operator.register_autograd(_operator_backward, setup_context=_setup_operator)
 
 
-# --- torch.func inside torch.compile ------------------------------------------------------------
+# --- torch.func inside torch.compile, and forward mode inside forward mode ----------------------
 # An operator with register_autograd has no forward derivative there (it comes out as zero, without
 # a word), and an autograd.Function with a jvp cannot be compiled. So the values come from an
-# operator without derivatives, and the derivatives from a step of the midpoint rule for
-# dp = J(p) dz + dp/dparameter dparameter of length zero: right to second order, in plain torch.
+# operator without derivatives, and the derivatives from a step of length zero of the classical
+# Runge-Kutta rule for dp = J(p) dz + dp/dparameter dparameter, in plain torch: right to the fourth.
 
 
 def _expanded(
@@ -290,7 +293,11 @@ def _expanded(
 
     start = parameter_of(fixed_tensor, value)
     middle = parameter if fixed_tensor is None else (parameter + fixed_tensor) / 2
-    return p + change(p + change(p, start) / 2, middle)
+    first = change(p, start)
+    second = change(p + first / 2, middle)
+    third = change(p + second / 2, middle)
+    fourth = change(p + third, parameter)
+    return p + (first + 2 * second + 2 * third + fourth) / 6
 
 
 @torch.library.custom_op("parsimax::rowmap_values", mutates_args=())
