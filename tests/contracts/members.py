@@ -33,6 +33,7 @@ class Family:
     examples: tuple[dict[str, float], ...] = ({},)  # every one is checked for accuracy
     typical: tuple[int, ...] = (0,)  # which examples go through everything else
     parameter: str | None = None  # the argument that may be a tensor, if any
+    room: Callable[..., float] = lambda **_: 1.0  # how far that argument may move
     mass: Callable[..., float] = lambda **_: 1.0
     single: Callable[..., float] = lambda **_: 2e-6  # float32 against float64
     double: Callable[..., Row] = distance  # what must be below 1e-12 in float64
@@ -100,6 +101,7 @@ FAMILIES: dict[str, Family] = {
         examples=tuple({"lam": lam} for lam in (0.5, -3.0, 0.0, 0.999999, -1e6)),
         typical=(0, 1),
         parameter="lam",
+        room=lambda lam: 1 - lam,
         refuses=(
             ({"lam": 1.0}, "less than 1.*got 1.0"),
             ({"lam": 2.5}, "less than 1.*got 2.5"),
@@ -113,6 +115,7 @@ FAMILIES: dict[str, Family] = {
         examples=tuple({"alpha": alpha} for alpha in (2.0, 1.5, 1.001, 1.1, 3.0, 10.0, 100.0)),
         typical=(0, 1, 4),
         parameter="alpha",
+        room=lambda alpha: alpha - 1,
         single=_steep,
         double=_normmax_distance,
         refuses=(
@@ -128,6 +131,7 @@ FAMILIES: dict[str, Family] = {
         examples=tuple({"k": k} for k in (1.25, 2, 1, 1e-6, 0.5, 30.999)),
         typical=(0, 1),
         parameter="k",
+        room=lambda k: min(k, 0.5),
         mass=lambda k: k,
         refuses=(
             ({"k": -0.5}, "at least 0.*got -0.5"),
