@@ -108,8 +108,11 @@ def _parts(p: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(support, log p on it, log of the norm); a row of zeros has log norm 0."""
     inside = p > 0
     log_p = torch.where(inside, p, 1.0).log()
-    powers = torch.where(inside, torch.exp(alpha * log_p), 0.0).sum(-1, keepdim=True)
-    log_norm = torch.where(powers > 0, powers, 1.0).log() / alpha
+    # relative to the largest: the power itself may underflow
+    top = torch.where(inside, log_p, -torch.inf).amax(-1, keepdim=True).detach()
+    top = torch.where(top.isfinite(), top, 0.0)
+    powers = torch.where(inside, torch.exp(alpha * (log_p - top)), 0.0).sum(-1, keepdim=True)
+    log_norm = top + torch.where(powers > 0, powers, 1.0).log() / alpha
     return inside | p.isnan(), log_p, log_norm
 
 
