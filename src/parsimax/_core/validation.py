@@ -46,6 +46,8 @@ def check_number(value: object, name: str, ok: Callable[[float], bool], expected
 
 def check_values(value: Tensor, name: str, ok: Callable[[Tensor], Tensor], expected: str) -> None:
     """Every entry of a tensor; only in eager mode on the CPU, elsewhere a bad value gives NaN."""
+    if not value.is_floating_point():
+        raise TypeError(f"a tensor {name} must have a floating-point dtype, got {value.dtype}")
     if value.device.type != "cpu" or not values_readable():
         return
     detached = value.detach()
