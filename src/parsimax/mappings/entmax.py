@@ -250,7 +250,7 @@ def _jacobian(p: Tensor, v: Tensor, alpha: Parameter) -> Tensor:
     """(diag(s) - s s' / sum(s)) v with s = p^(2 - alpha) (Peters et al. 2019, Proposition 2)."""
     alpha = _cast(alpha, p)
     s = _powers(p, 2 - alpha)
-    if (isinstance(alpha, Tensor) or alpha > 2) and p.shape[-1] > 0:
+    if isinstance(alpha, Tensor) or alpha > 2:
         # s has no bound above alpha = 2: take out the entry that dominates before it cancels
         v = v - v.gather(-1, s.argmax(-1, keepdim=True))
     total = s.sum(-1, keepdim=True)

@@ -123,6 +123,8 @@ def plain_backward(
     p: Tensor, g: Tensor, parameter: Parameter, name: str, want_parameter: bool
 ) -> tuple[Tensor, Tensor]:
     """The same in differentiable torch operations: for double backward and under torch.func."""
+    if p.numel() == 0:
+        return torch.zeros_like(p), p.new_zeros((*p.shape[:-1], 1) if want_parameter else (0,))
     rowmap = rowmap_named(name)
     work = working(p)
     broken = work.isnan()
@@ -187,6 +189,8 @@ def push_forward(
     rowmap = rowmap_named(name)
     parameter = parameter_of(tensor, value)
     out = torch.zeros_like(p)
+    if p.numel() == 0:
+        return out
     if dz is not None:
         out = out + rowmap.jacobian(p, dz, parameter)
     if dparameter is not None:
