@@ -84,12 +84,10 @@ def check_target(z: Tensor, target: object, dim: int, options: Options) -> Tenso
                 f"ignore_index={options.ignore_index} and a target of probabilities"
             )
         return target
-    return check_index_dtype_and_shape(target, items, tuple(z.shape))
+    return check_indices(target, items, tuple(z.shape))
 
 
-def check_index_dtype_and_shape(
-    target: object, items: tuple[int, ...], scores: tuple[int, ...]
-) -> Tensor:
+def check_indices(target: object, items: tuple[int, ...], scores: tuple[int, ...]) -> Tensor:
     """Class indices, one an item, as int64."""
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}")
