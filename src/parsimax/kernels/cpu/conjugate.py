@@ -13,10 +13,21 @@ import math
 import numpy as np
 
 from .budget import budget_forward
-from .entmax import entmax_forward, sparsegen_forward
+from .entmax import entmax_rows, sparsegen_forward, workspace
 from .jit import kernel, reduction
 from .normmax import normmax_forward
-from .scalar import cast, decay, excess, exp, log, ordered, unordered
+from .rows import BLOCK
+from .scalar import (
+    block_above,
+    cast,
+    decay,
+    excess,
+    exp,
+    log,
+    lowest_bit,
+    ordered,
+    unordered,
+)
 
 _TOGETHER = 1 << 15  # scores solved before they are summed
 
@@ -61,16 +72,19 @@ def _inner(z, p, top):
 
 
 @kernel
-def _entmax_gap(z, p, top, alpha):
-    """(beta <p, y> + t) / alpha, with the t >= 0 for which p = [1 + beta (y - t)]_+^(1/beta).
+def entmax_gap(row, z, alpha, index, p, gap, lag, tops):
+    """Gap, lag and top of a solved row: gap = (beta <p, y> + t) / alpha.
 
-    On the support p^alpha = p (1 + beta (y - t)), which turns the entropy into <p, y> and t, and y
-    is 0 at the largest p, which gives t = (1 - p_max^beta) / beta: no powers but that one.
+    Here t >= 0 is such that p = [1 + beta (y - t)]_+^(1/beta). On the support p^alpha =
+    p (1 + beta (y - t)), which turns the entropy into <p, y> and t; and y is 0 at the largest p,
+    which gives t = (1 - p_max^beta) / beta. So there are no powers to take but that one.
     """
-    beta = alpha - 1.0
-    minus_log = max(-math.log(np.float64(_highest(p))), 0.0)
-    t = minus_log * decay(beta * minus_log)
-    return max((beta * _inner(z, p, top) + t) / alpha, 0.0)
+    if _settle(row, z, p, index, gap, lag, tops):
+        beta = alpha - 1.0
+        minus_log = max(-math.log(np.float64(_highest(p[row]))), 0.0)
+        t = minus_log * decay(beta * minus_log)
+        inner = _inner(z[row], p[row], cast(tops[row], z[row, 0]))
+        gap[row] = max((beta * inner + t) / alpha, 0.0)
 
 
 @kernel
@@ -80,14 +94,10 @@ def entmax_conjugate(start, stop, z, alphas, index, p, gap, lag, tops):
     ``lag`` is max(z) - z[index], or 0 where ``index`` has size 0. A row with nothing allowed has
     gap 0 and ``tops`` 0; its lag is infinite, as that of any target that is not allowed.
     """
-    rows = max(1, _TOGETHER // z.shape[1])
-    for first in range(start, stop, rows):
-        last = min(first + rows, stop)
-        entmax_forward(first, last, z, alphas, p)
-        for row in range(first, last):
-            if _settle(row, z, p, index, gap, lag, tops):
-                alpha = alphas[row if alphas.size > 1 else 0]
-                gap[row] = _entmax_gap(z[row], p[row], cast(tops[row], z[row, 0]), alpha)
+    heads, y, where = workspace(z)
+    for row in range(start, stop):
+        entmax_rows(row, row + 1, z, alphas, p, heads, y, where)
+        entmax_gap(row, z, alphas[row if alphas.size > 1 else 0], index, p, gap, lag, tops)
 
 
 @kernel
@@ -100,25 +110,41 @@ def _steepness(v):
 
 
 @kernel
-def entmax_domega(start, stop, p, alphas, out):
-    """dOmega/dalpha at fixed p, a row each: sum of p m (m s(beta m) + d(beta m) / alpha) / alpha.
+def _domega_term(p, beta, inverse):
+    """p m (m s(beta m) + d(beta m) / alpha) / alpha for m = -log p and ``inverse`` = 1 / alpha.
 
-    Here m = -log p, d(v) = (1 - e^-v) / v and s(v) = (1 - (1 + v) e^-v) / v^2.
+    Here d(v) = (1 - e^-v) / v and s(v) = (1 - (1 + v) e^-v) / v^2.
     """
+    tiny = cast(1.2e-38, p)
+    m = -log(p if p > tiny else tiny)
+    return p * m * (m * _steepness(beta * m) + decay(beta * m) * inverse) * inverse
+
+
+@kernel
+def domega_row(p, alpha):
+    """dOmega/dalpha at fixed p: a sum over the support."""
+    if p[0] != p[0]:
+        return np.nan
+    zero = cast(0.0, p[0])
+    beta, inverse = cast(alpha - 1.0, zero), cast(1.0 / alpha, zero)
+    full = p.size // BLOCK * BLOCK
+    total = 0.0
+    for start in range(0, full, BLOCK):
+        hits = block_above(p, start, zero)
+        while hits != 0:
+            total += np.float64(_domega_term(p[start + lowest_bit(hits)], beta, inverse))
+            hits &= hits - 1
+    for i in range(full, p.size):
+        if p[i] > zero:
+            total += np.float64(_domega_term(p[i], beta, inverse))
+    return total
+
+
+@kernel
+def entmax_domega(start, stop, p, alphas, out):
+    """:func:`domega_row` of rows ``start`` to ``stop``."""
     for row in range(start, stop):
-        alpha = alphas[row if alphas.size > 1 else 0]
-        beta, inverse = cast(alpha - 1.0, p[row, 0]), cast(1.0 / alpha, p[row, 0])
-        tiny = cast(1.2e-38, p[row, 0])
-        total = 0.0
-        for i in range(p.shape[1]):
-            q = p[row, i]
-            if q > 0.0:
-                m = -log(q if q > tiny else tiny)
-                term = q * m * (m * _steepness(beta * m) + decay(beta * m) * inverse) * inverse
-                total += np.float64(term)
-            elif q != q:
-                total = np.nan
-        out[row] = total
+        out[row] = domega_row(p[row], alphas[row if alphas.size > 1 else 0])
 
 
 # --- the other mappings ---------------------------------------------------------------------------

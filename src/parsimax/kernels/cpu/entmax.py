@@ -15,7 +15,7 @@ import numpy as np
 
 from .jit import kernel, reduction
 from .power import solve_power
-from .rows import BLOCK, gather, spread, survey
+from .rows import BLOCK, gather, spread, support, survey
 from .scalar import cast, excess, exp, log
 
 _NAN = np.nan
@@ -105,11 +105,12 @@ def sparsemax_row(z, top, tops, blocks, width, y, where, p):
         theta, _ = _climb(head, theta, width)
     # a hair below: the climb over the block maxima may have rounded upwards
     theta -= 1e-6 * abs(theta)
-    kept = y[: gather(z, top, tops, blocks, theta, y, where)]
+    size, padded = gather(z, top, tops, blocks, theta, y, where)
+    kept = y[:padded]
     theta, rest = _climb(kept, theta, width)
     high, low = split(theta, rest, top)
     _write_above(kept, high, low, kept)
-    spread(y, kept.size, where, cast(1.0 / width, top), p)
+    spread(y, size, where, cast(1.0 / width, top), p)
 
 
 # --- alpha = 3/2 -------------------------------------------------------------------------------
@@ -190,7 +191,8 @@ def _entmax15_row(z, top, tops, blocks, y, where, p):
             head[j] = tops[j] - top
         theta = _climb15(head, theta, 1e-3)
     theta -= 1e-6
-    kept = y[: gather(z, top, tops, blocks, theta, y, where)]
+    size, padded = gather(z, top, tops, blocks, theta, y, where)
+    kept = y[:padded]
     theta = _climb15(kept, theta, 1e-2)
     # the closed form squares the residual: from 1e-4, or 1e-8, one step reaches rounding
     enough = 1e-4 if y.itemsize == 4 else 1e-8
@@ -200,20 +202,31 @@ def _entmax15_row(z, top, tops, blocks, y, where, p):
         residual, step = _exact_step(kept, theta)
     high, low = split(theta, step, top)
     _write_squares(kept, high, low, kept)
-    spread(y, kept.size, where, cast(1.0, top), p)
+    spread(y, size, where, cast(1.0, top), p)
 
 
 # --- dispatch ----------------------------------------------------------------------------------
 
 
 @kernel
-def entmax_forward(start, stop, z, alphas, p):
-    """Rows ``start`` to ``stop`` of ``p = entmax(z)``; ``alphas`` holds one value or one a row."""
+def workspace(z):
+    """(block maxima, scores, their places): what solving one row after the other needs."""
     d = z.shape[1]
     blocks = (d + BLOCK - 1) // BLOCK
-    tops = np.empty(blocks, z.dtype)
-    where = np.empty(d + 1, np.int32)
-    y = np.empty(d + 1, z.dtype)
+    return np.empty(blocks, z.dtype), np.empty(d, z.dtype), np.empty(d, np.int32)
+
+
+@kernel
+def entmax_forward(start, stop, z, alphas, p):
+    """Rows ``start`` to ``stop`` of ``p = entmax(z)``; ``alphas`` holds one value or one a row."""
+    tops, y, where = workspace(z)
+    entmax_rows(start, stop, z, alphas, p, tops, y, where)
+
+
+@kernel
+def entmax_rows(start, stop, z, alphas, p, tops, y, where):
+    """As :func:`entmax_forward`, in the :func:`workspace` given."""
+    blocks = tops.size
     for row in range(start, stop):
         alpha = alphas[row if alphas.size > 1 else 0]
         top, nan, _ = survey(z[row], tops)
@@ -237,8 +250,8 @@ def sparsegen_forward(start, stop, z, lams, p):
     d = z.shape[1]
     blocks = (d + BLOCK - 1) // BLOCK
     tops = np.empty(blocks, z.dtype)
-    where = np.empty(d + 1, np.int32)
-    y = np.empty(d + 1, z.dtype)
+    where = np.empty(d, np.int32)
+    y = np.empty(d, z.dtype)
     for row in range(start, stop):
         lam = lams[row if lams.size > 1 else 0]
         top, nan, _ = survey(z[row], tops)
@@ -339,6 +352,7 @@ def _steep_backward(p, g, exponent, out):
 def _alpha_row(p, g, beta, centre):
     """Sum of (g - centre) * p * d log(p)/d alpha at fixed t; see docs/derivations.md."""
     zero, tiny = cast(0.0, p[0]), cast(1.2e-38, p[0])
+    beta, centre = cast(beta, p[0]), cast(centre, p[0])
     total = 0.0
     for i in range(p.size):
         kept = p[i] if p[i] > tiny else tiny
@@ -351,26 +365,54 @@ def _alpha_row(p, g, beta, centre):
 
 
 @kernel
+def _backward_row(p, g, alpha, out):
+    """``out`` = J g for one row; returns the mean of g under the weights s."""
+    if alpha > 2.0:
+        _total, mean = _steep_backward(p, g, 2.0 - alpha, out)
+        return mean
+    if alpha == 1.0:
+        total, against = _weigh_softmax(p, g, out)
+    elif alpha == 2.0:
+        total, against = _weigh_sparsemax(p, g, out)
+    elif alpha == 1.5:
+        total, against = _weigh_entmax15(p, g, out)
+    else:
+        total, against = weigh_power(p, g, cast(2.0 - alpha, p[0]), out)
+    mean = against / total if total != 0.0 else 0.0
+    _apply(g, cast(mean, p[0]), out)
+    return mean
+
+
+@kernel
 def entmax_backward(start, stop, p, g, alphas, out, dalphas):
     """Gradient in z into ``out``; in alpha into ``dalphas`` unless that has size 0."""
+    d = p.shape[1]
+    p_kept, g_kept, s_kept = np.empty(d, p.dtype), np.empty(d, p.dtype), np.empty(d, p.dtype)
+    where = np.empty(d, np.int32)
+    want = dalphas.size > 0
     for row in range(start, stop):
         alpha = alphas[row if alphas.size > 1 else 0]
-        pr, gr, s = p[row], g[row], out[row]
-        if alpha > 2.0:
-            _total, mean = _steep_backward(pr, gr, 2.0 - alpha, s)
+        if p[row, 0] != p[row, 0]:
+            out[row, :] = _NAN
+            if want:
+                dalphas[row] = _NAN
+            continue
+        # powers are dear, so they are taken on the support alone; roots are not
+        cheap = not want and (alpha == 1.0 or alpha == 1.5 or alpha == 2.0)
+        size, padded = (d, d) if cheap else support(p[row], g[row], p_kept, g_kept, where)
+        if size == d:
+            mean = _backward_row(p[row], g[row], alpha, out[row])
+            if want:
+                dalphas[row] = _alpha_row(p[row], g[row], alpha - 1.0, mean)
+        elif size == 0:
+            out[row, :] = 0.0
+            if want:
+                dalphas[row] = 0.0
         else:
-            if alpha == 1.0:
-                total, against = _weigh_softmax(pr, gr, s)
-            elif alpha == 2.0:
-                total, against = _weigh_sparsemax(pr, gr, s)
-            elif alpha == 1.5:
-                total, against = _weigh_entmax15(pr, gr, s)
-            else:
-                total, against = weigh_power(pr, gr, cast(2.0 - alpha, pr[0]), s)
-            mean = against / total if total != 0.0 else 0.0
-            _apply(gr, cast(mean, pr[0]), s)
-        if dalphas.size > 0:
-            dalphas[row] = _alpha_row(pr, gr, cast(alpha - 1.0, pr[0]), cast(mean, pr[0]))
+            mean = _backward_row(p_kept[:padded], g_kept[:padded], alpha, s_kept[:padded])
+            spread(s_kept, size, where, cast(1.0, p[row, 0]), out[row])
+            if want:
+                dalphas[row] = _alpha_row(p_kept[:padded], g_kept[:padded], alpha - 1.0, mean)
 
 
 @kernel
@@ -379,6 +421,11 @@ def sparsegen_backward(start, stop, p, g, lams, out, dlams):
     for row in range(start, stop):
         width = 1.0 - lams[row if lams.size > 1 else 0]
         pr, gr, s = p[row], g[row], out[row]
+        if pr[0] != pr[0]:
+            s[:] = _NAN
+            if dlams.size > 0:
+                dlams[row] = _NAN
+            continue
         total, against = _weigh_sparsemax(pr, gr, s)
         mean = against / total if total != 0.0 else 0.0
         _apply(gr, cast(mean, pr[0]), s)

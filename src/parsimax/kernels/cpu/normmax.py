@@ -19,8 +19,8 @@ def normmax_forward(start, stop, z, alphas, p):
     d = z.shape[1]
     blocks = (d + BLOCK - 1) // BLOCK
     tops = np.empty(blocks, z.dtype)
-    where = np.empty(d + 1, np.int32)
-    y = np.empty(d + 1, z.dtype)
+    where = np.empty(d, np.int32)
+    y = np.empty(d, z.dtype)
     for row in range(start, stop):
         alpha = alphas[row if alphas.size > 1 else 0]
         top, nan, _ = survey(z[row], tops)
@@ -58,6 +58,11 @@ def normmax_backward(start, stop, p, g, alphas, out, dalphas):
     for row in range(start, stop):
         alpha = alphas[row if alphas.size > 1 else 0]
         pr, gr, s = p[row], g[row], out[row]
+        if pr[0] != pr[0]:
+            s[:] = np.nan
+            if dalphas.size > 0:
+                dalphas[row] = np.nan
+            continue
         powers, logs = _moments(pr, alpha)
         if powers == 0.0:
             s[:] = 0.0

@@ -124,7 +124,8 @@ def solve_power(z, top, tops, blocks, beta, norm, y, where, p):
         t = _climb(head, t, beta, norm, 1e-3)
         t -= 1e-6 * t
     b, high, low = _ratio(t, beta, norm, top)
-    kept = y[: gather(z, top, tops, blocks, -1.0 / b * (1.0 + 1e-6), y, where)]
+    size, padded = gather(z, top, tops, blocks, -1.0 / b * (1.0 + 1e-6), y, where)
+    kept = y[:padded]
     gamma = cast(1.0 / beta, top)
     t = _climb(kept, t, beta, norm, _ENOUGH)
     q = p[: kept.size]
@@ -140,9 +141,9 @@ def solve_power(z, top, tops, blocks, beta, norm, y, where, p):
             break
         previous = abs(residual)
         t += step
-    if kept.size < p.size:
+    if size < p.size:
         kept[:] = q
-        spread(y, kept.size, where, cast(scale, top), p)
+        spread(y, size, where, cast(scale, top), p)
     else:
         p *= cast(scale, top)
 

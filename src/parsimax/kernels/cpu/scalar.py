@@ -14,6 +14,7 @@ import math
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import extending, types
 
 from .jit import kernel
@@ -80,6 +81,51 @@ def nearest(typingctx, x):
         return builder.call(rint, args)
 
     return x(x), codegen
+
+
+@intrinsic
+def lowest_bit(typingctx, pattern):
+    """The place of the lowest set bit of an integer that is not zero."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return pattern(pattern), codegen
+
+
+@intrinsic
+def bit_count(typingctx, pattern):
+    """How many bits of an integer are set."""
+
+    def codegen(context, builder, signature, args):
+        return builder.ctpop(args[0])
+
+    return pattern(pattern), codegen
+
+
+@intrinsic
+def block_above(typingctx, z, start, bar):
+    """Bit i is set where ``z[start + i] > bar``, for the 32 scores from ``start`` on."""
+    signature = types.int64(z, types.intp, z.dtype)
+
+    def codegen(context, builder, sig, args):
+        row = context.make_array(sig.args[0])(context, builder, args[0])
+        scalar = context.get_value_type(sig.args[0].dtype)
+        vector = ir.VectorType(scalar, 32)
+        place = builder.gep(row.data, [args[1]], source_etype=scalar)
+        block = builder.load(place, typ=vector, align=sig.args[0].dtype.bitwidth // 8)
+        lane = builder.insert_element(
+            ir.Constant(vector, ir.Undefined), args[2], ir.Constant(ir.IntType(32), 0)
+        )
+        bars = builder.shuffle_vector(
+            lane,
+            ir.Constant(vector, ir.Undefined),
+            ir.Constant(ir.VectorType(ir.IntType(32), 32), [0] * 32),
+        )
+        mask = builder.bitcast(builder.fcmp_ordered(">", block, bars), ir.IntType(32))
+        return builder.zext(mask, ir.IntType(64))
+
+    return signature, codegen
 
 
 _f = np.float32

@@ -1,17 +1,19 @@
 """The support of sparse rows in compressed form, and products with it.
 
-Rows are stored one after the other: row r has its columns in ``where`` and its values in ``values``
-from ``offsets[r]`` to ``offsets[r + 1]``. The last entry of a row that is not empty is the target's,
-whether or not the target is in the support: a loss has a gradient there in any case.
+Rows are stored one after the other: row r has its columns in ``where`` and its values in
+``values`` from ``offsets[r]`` to ``offsets[r + 1]``. The last entry of a row that is not empty is
+the target's, whether or not the target is in the support: a loss has a gradient there in any case.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from .conjugate import entmax_conjugate, entmax_domega
+from .conjugate import domega_row, entmax_gap
+from .entmax import entmax_rows, workspace
 from .jit import kernel, reduction
-from .scalar import cast
+from .rows import BLOCK
+from .scalar import bit_count, block_above, cast, lowest_bit
 
 
 @reduction
@@ -26,6 +28,21 @@ def _weighted_lag(z, top, weights):
 
 
 @kernel
+def _count(p):
+    """Entries that are not 0; NaN, which comes in whole rows, is not."""
+    if p[0] != p[0]:
+        return p.size
+    zero = cast(0.0, p[0])
+    full = p.size // BLOCK * BLOCK
+    count = 0
+    for start in range(0, full, BLOCK):
+        count += bit_count(block_above(p, start, zero))
+    for i in range(full, p.size):
+        count += 1 if p[i] > zero else 0
+    return count
+
+
+@kernel
 def solve_in_place(start, stop, z, alphas, index, used, weights, gap, lag, spread, change, counts):
     """Rows of scores become rows of probabilities; what a loss needs of them goes a row each.
 
@@ -33,8 +50,8 @@ def solve_in_place(start, stop, z, alphas, index, used, weights, gap, lag, sprea
     has size 0, and ``change``, the derivative of the gap in alpha, where it has size 0. Rows that
     are not ``used`` become zeros without being read.
     """
-    d = z.shape[1]
-    p = np.empty((1, d), z.dtype)
+    p = np.empty((1, z.shape[1]), z.dtype)
+    heads, y, where = workspace(z)
     top = np.empty(1)
     for row in range(start, stop):
         if not used[row]:
@@ -42,34 +59,40 @@ def solve_in_place(start, stop, z, alphas, index, used, weights, gap, lag, sprea
             gap[row], lag[row], counts[row] = 0.0, 0.0, 0
             continue
         here = slice(row, row + 1)
-        alpha = alphas[here] if alphas.size > 1 else alphas
-        entmax_conjugate(0, 1, z[here], alpha, index[here], p, gap[here], lag[here], top)
+        alpha = alphas[row if alphas.size > 1 else 0]
+        entmax_rows(0, 1, z[here], np.full(1, alpha), p, heads, y, where)
+        entmax_gap(0, z[here], alpha, index[here], p, gap[here], lag[here], top)
         if weights.size > 0:
             spread[row] = _weighted_lag(z[row], cast(top[0], z[row, 0]), weights)
         if change.size > 0:
-            entmax_domega(0, 1, p, alpha, change[here])
-            change[row] = -change[row]
-        count = 0
-        for i in range(d):
-            z[row, i] = p[0, i]
-            count += 1 if p[0, i] != 0.0 else 0
-        counts[row] = count
+            change[row] = -domega_row(p[0], alpha)
+        counts[row] = _count(p[0])
+        z[row, :] = p[0]
 
 
 @kernel
 def gather_support(start, stop, p, index, offsets, where, values):
     """Write the entries of ``p`` that are not 0 (NaN is not), then the target with value 0."""
+    d = p.shape[1]
+    full = d // BLOCK * BLOCK
     for row in range(start, stop):
         k, end = offsets[row], offsets[row + 1]
         if k == end:
             continue
-        for i in range(p.shape[1]):
-            if p[row, i] != 0.0:
-                where[k] = i
-                values[k] = p[row, i]
+        zero = cast(0.0, p[row, 0])
+        nan = p[row, 0] != p[row, 0]
+        for first in range(0, 0 if nan else full, BLOCK):
+            hits = block_above(p[row], first, zero)
+            while hits != 0:
+                i = first + lowest_bit(hits)
+                hits &= hits - 1
+                where[k], values[k] = i, p[row, i]
                 k += 1
-        where[k] = index[row]
-        values[k] = 0.0
+        for i in range(0 if nan else full, d):
+            if p[row, i] != zero:
+                where[k], values[k] = i, p[row, i]
+                k += 1
+        where[k], values[k] = index[row], zero
 
 
 @kernel
