@@ -8,13 +8,13 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from parsimax._core.dtypes import exact
-from parsimax._core.validation import check_scores, under_transform
+from parsimax._core.validation import check_scores, under_transform, values_readable
 from parsimax.mappings.base import align_parameter
 from parsimax.mappings.entmax import ENTMAX, check_alpha
 from parsimax.mappings.rowmap import Parameter
 
 from .linear_autograd import linear_rows
-from .linear_chunks import Problem
+from .linear_products import Problem
 from .rows import index_losses, output_dtype
 from .targets import (
     Indices,
@@ -84,9 +84,23 @@ def linear_entmax_loss(
         values = index_losses(ENTMAX, z, alpha, indices, options, backend)
         return reduce(values, mean_divisor(indices), options.reduction).to(dtype)
     problem = _as_rows(hidden, weight, bias, alpha, indices, options, backend)
-    values = linear_rows(problem, total=options.reduction != "none")
-    shape = target.shape if options.reduction == "none" else ()
-    return values.reshape(shape).to(dtype)
+    kept = _kept_rows(indices)
+    if kept is not None:
+        problem = problem.select(kept)
+    if options.reduction != "none":
+        return linear_rows(problem, total=True).to(dtype)
+    values = linear_rows(problem, total=False)
+    if kept is not None:
+        values = values.new_zeros(target.numel()).index_copy(0, kept, values)
+    return values.reshape(target.shape).to(dtype)
+
+
+def _kept_rows(indices: Indices) -> Tensor | None:
+    """The rows that are not ignored, where that saves work and values may be read; else None."""
+    kept = indices.kept.reshape(-1)
+    if kept.device.type != "cpu" or not values_readable() or bool(kept.all()):
+        return None
+    return kept.nonzero().squeeze(-1)
 
 
 def _as_rows(

@@ -12,16 +12,8 @@ from parsimax._core.dtypes import exact_dtype, working
 from parsimax.mappings.entmax import ENTMAX
 from parsimax.mappings.rowmap import apply_rowmap, fit, kernels_allowed, parameter_of
 
-from .linear_chunks import (
-    Gradients,
-    Outcome,
-    Problem,
-    Wanted,
-    add_rank_one,
-    every_chunk,
-    pull_back,
-    solve_chunks,
-)
+from .linear_chunks import Outcome, every_chunk, pull_back, solve_chunks
+from .linear_products import Gradients, Problem, Wanted, add_rank_one
 
 _INPUTS = 9  # hidden, weight, bias, alpha, index, scale, own, each, class_weight
 

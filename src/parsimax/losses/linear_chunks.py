@@ -1,26 +1,19 @@
 """The loss of a linear layer, a few rows of logits at a time.
 
-For row n, with p* = entmax(z_n) and z_n = W h_n + b, the value and its gradient in z_n are
+Three things can happen to a chunk of rows once its losses are known:
 
-    value_n = scale_n gap + own_n (m - z_target) + each_n sum_c w_c (m - z_c)
-    g_n     = scale_n p* - own_n e_target - each_n w
-
-The last term is the same vector for all rows, so its part of the gradients is of rank one and has a
-closed form. What remains is not zero only on the support and the target. Three things can happen
-to a chunk of rows once its losses are known:
-
-- its support is small (the usual case for alpha > 1): it is kept, 8 bytes an entry, and the backward
-  products become sums of a few rows of W and of h;
-- its support is large, and the losses will be summed: the gradients are known up to the factor that
-  comes from above, so both products are taken at once and added up;
+- its support is small (the usual case for alpha > 1): it is kept, 8 bytes an entry, and the
+  products of the backward become sums of a few rows of W and of h;
+- its support is large, and the losses will be summed: the gradients are known up to the factor
+  that comes from above, so both products are taken at once and added up;
 - its support is large, and every row will get a factor of its own: its logits are computed again
   in the backward.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -28,9 +21,19 @@ from torch.nn import functional as F
 
 from parsimax._core.backend import choose
 from parsimax._core.dtypes import HALF, exact, exact_dtype, working
-from parsimax.mappings.rowmap import Parameter, rowmap_named
+from parsimax.mappings.rowmap import rowmap_named
 
 from .conjugate import solve_conjugate
+from .linear_products import (
+    Gradients,
+    Problem,
+    Wanted,
+    add_dense,
+    add_rank_one,
+    add_support,
+    empty_gradients,
+    rows_of,
+)
 from .rows import total_lag
 
 if TYPE_CHECKING:
@@ -42,59 +45,6 @@ _SMALL_SUPPORT = 1 / 8  # of all entries: a quarter of the logits' own bytes
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Rows (N, D), a layer (V, D), and how the terms of each row count: see above."""
-
-    hidden: Tensor
-    weight: Tensor
-    bias: Tensor | None
-    alpha: Parameter  # a tensor is (1, 1) or (N, 1)
-    index: Tensor
-    scale: Tensor
-    own: Tensor
-    each: Tensor
-    class_weight: Tensor | None
-    smoothed: bool
-    backend: str
-
-    def rows(self, start: int, stop: int) -> Problem:
-        """A part of the rows."""
-        several = isinstance(self.alpha, Tensor) and len(self.alpha) > 1
-        return replace(
-            self,
-            hidden=self.hidden[start:stop],
-            alpha=self.alpha[start:stop] if several else self.alpha,  # type: ignore[index]
-            index=self.index[start:stop],
-            scale=self.scale[start:stop],
-            own=self.own[start:stop],
-            each=self.each[start:stop],
-        )
-
-    def times(self, g: Tensor) -> Problem:
-        """All rows scaled by a gradient from above: one value, or one a row."""
-        scale, own, each = (g.to(x.dtype) * x for x in (self.scale, self.own, self.each))
-        return replace(self, scale=scale, own=own, each=each)
-
-
-class Wanted(NamedTuple):
-    """Which gradients to compute."""
-
-    hidden: bool
-    weight: bool
-    bias: bool
-    alpha: bool
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """Buffers in working precision; None where not wanted."""
-
-    hidden: Tensor | None
-    weight: Tensor | None
-    bias: Tensor | None
-
-
-@dataclass(frozen=True)
 class Outcome:
     """Losses, and what the backward needs."""
 
@@ -103,17 +53,6 @@ class Outcome:
     support: Support | None
     dense: Gradients | None  # of the chunks that were not kept, without the factor from above
     again: tuple[tuple[int, int], ...]  # rows whose logits must be computed again
-
-
-def empty_gradients(problem: Problem, wanted: Wanted) -> Gradients:
-    """Zeros."""
-    hidden, weight = problem.hidden, problem.weight
-    dtype = torch.float32 if hidden.dtype in HALF else hidden.dtype
-    return Gradients(
-        hidden.new_zeros(hidden.shape, dtype=dtype) if wanted.hidden else None,
-        weight.new_zeros(weight.shape, dtype=dtype) if wanted.weight else None,
-        weight.new_zeros(len(weight), dtype=dtype) if wanted.bias else None,
-    )
 
 
 def chunk_rows(classes: int) -> int:
@@ -137,7 +76,7 @@ def solve_chunks(problem: Problem, wanted: Wanted, total: bool, keep: bool) -> O
     parts: list[Support | None] = []
     dense = empty_gradients(problem, wanted) if products and total and not keep else None
     for start, stop in chunks:
-        part = problem.rows(start, stop)
+        part = problem.select(slice(start, stop))
         chunk = _solve_chunk(part, room, wanted.alpha)
         solved.append(chunk)
         if not products:
@@ -148,7 +87,7 @@ def solve_chunks(problem: Problem, wanted: Wanted, total: bool, keep: bool) -> O
         parts.append(None)
         if total:
             dense = dense or empty_gradients(problem, wanted)
-            _add_products(part, chunk, _rows_of(dense, start, stop))
+            _add_products(part, chunk, rows_of(dense, start, stop))
         else:
             again.append((start, stop))
     return Outcome(
@@ -169,12 +108,12 @@ def pull_back(problem: Problem, outcome: Outcome, wanted: Wanted, g: Tensor) -> 
         old = (outcome.dense.hidden, outcome.dense.weight, outcome.dense.bias)
         result = Gradients(*(None if x is None else x * g.to(x.dtype) for x in old))
     if outcome.support is not None:
-        _add_support(scaled, outcome.support, result)
+        add_support(scaled, outcome.support, result)
     room = _Room(problem) if outcome.again else None
     for start, stop in outcome.again:
         assert room is not None
-        part = scaled.rows(start, stop)
-        _add_products(part, _solve_chunk(part, room, False), _rows_of(result, start, stop))
+        part = scaled.select(slice(start, stop))
+        _add_products(part, _solve_chunk(part, room, False), rows_of(result, start, stop))
     if problem.smoothed:
         add_rank_one(scaled, result)
     return result
@@ -266,63 +205,12 @@ def _values(problem: Problem, gap: Tensor, lag: Tensor, spread: Tensor) -> Tenso
     return products[0] + products[1] + products[2]
 
 
-# --- products -------------------------------------------------------------------------------------
-
-
 def _add_products(problem: Problem, chunk: _Chunk, out: Gradients) -> None:
-    """Add a solved chunk's part, sparse or dense; ``chunk.p`` is used up."""
+    """Add a solved chunk's part; its probabilities are used up."""
     if chunk.small:
-        _add_support(problem, chunk.support(problem), out)
-        return
-    g = chunk.p
-    g.mul_(problem.scale.to(g.dtype).unsqueeze(-1))
-    g.scatter_add_(-1, problem.index.unsqueeze(-1), -problem.own.to(g.dtype).unsqueeze(-1))
-    if out.bias is not None:
-        out.bias.add_(g.sum(0))
-    g = g.to(problem.weight.dtype)
-    if out.hidden is not None:
-        out.hidden.add_(g @ problem.weight)
-    if out.weight is None:
-        return
-    if out.weight.dtype == g.dtype:
-        out.weight.addmm_(g.t(), problem.hidden)
+        add_support(problem, chunk.support(problem), out)
     else:
-        out.weight.add_(g.t() @ problem.hidden)
-
-
-def _add_support(problem: Problem, support: Support, out: Gradients) -> None:
-    """Add the part of rows whose support is known: sums of rows of W, and of h."""
-    from parsimax.kernels.cpu import linear
-
-    entries = linear.scaled(support, problem.scale.contiguous(), problem.own.contiguous())
-    if out.hidden is not None:
-        linear.add_product(entries, working(problem.weight).contiguous(), out.hidden)
-    if out.weight is None and out.bias is None:
-        return
-    by_word = linear.transposed(entries, len(problem.weight))
-    if out.weight is not None:
-        linear.add_product(by_word, working(problem.hidden).contiguous(), out.weight)
-    if out.bias is not None:
-        linear.add_sums(by_word, out.bias)
-
-
-def add_rank_one(problem: Problem, out: Gradients) -> None:
-    """Add the part of label smoothing, -each_n w, which is the same for all rows."""
-    weight, hidden = problem.weight, problem.hidden
-    w = weight.new_ones(()) if problem.class_weight is None else problem.class_weight
-    w = w.detach().expand(len(weight)).to(working(weight).dtype)
-    each = problem.each.to(w.dtype)
-    if out.hidden is not None:
-        out.hidden.addr_(each, torch.mv(working(weight).t(), w), alpha=-1)
-    if out.weight is not None:
-        out.weight.addr_(w, torch.mv(working(hidden).t(), each), alpha=-1)
-    if out.bias is not None:
-        out.bias.sub_(w * each.sum())
-
-
-def _rows_of(gradients: Gradients, start: int, stop: int) -> Gradients:
-    hidden = gradients.hidden
-    return replace(gradients, hidden=None if hidden is None else hidden[start:stop])
+        add_dense(problem, chunk.p, out)
 
 
 def _cat(parts: list[Tensor], problem: Problem) -> Tensor:
