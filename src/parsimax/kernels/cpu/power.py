@@ -40,6 +40,12 @@ def _weight(y, high, low, gamma):
     return (q if inside else zero), (inverse if inside else zero)
 
 
+@kernel
+def _positive(w):
+    """``w``, or 0 where it is not positive: a masked score gives -inf, which times 0 is NaN."""
+    return w if w > cast(0.0, w) else cast(0.0, w)
+
+
 @reduction
 def _sums(y, high, low, gamma):
     """Sums of q/w, q and q w, in the row's own precision: good enough to take a step by."""
@@ -48,7 +54,7 @@ def _sums(y, high, low, gamma):
         q, inverse = _weight(y[i], high, low, gamma)
         less += q * inverse
         same += q
-        more += q * fma(high, y[i], cast(1.0, high))
+        more += q * _positive(fma(high, y[i], cast(1.0, high)))
     return np.float64(less), np.float64(same), np.float64(more)
 
 
@@ -60,7 +66,7 @@ def _write(y, high, low, gamma, q):
         v, inverse = _weight(y[i], high, low, gamma)
         less += np.float64(v * inverse)
         same += np.float64(v)
-        more += np.float64(v * fma(high, y[i], cast(1.0, high)))
+        more += np.float64(v * _positive(fma(high, y[i], cast(1.0, high))))
         q[i] = v
     return less, same, more
 
