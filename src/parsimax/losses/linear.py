@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from parsimax._core.dtypes import exact
@@ -13,6 +12,7 @@ from parsimax.mappings.base import align_parameter
 from parsimax.mappings.entmax import ENTMAX, check_alpha
 from parsimax.mappings.rowmap import Parameter
 
+from .lag import has_tangent
 from .linear_autograd import linear_rows
 from .linear_products import Problem
 from .rows import index_losses, output_dtype
@@ -79,7 +79,7 @@ def linear_entmax_loss(
         hidden, weight = hidden.to(lower), weight.to(lower)
         bias = None if bias is None else bias.to(lower)
     indices = read_indices(target, classes, options, hidden)
-    if under_transform() or _has_tangent(hidden, weight, bias, alpha):
+    if under_transform() or has_tangent(hidden, weight, bias, alpha):
         z = F.linear(hidden, weight, bias)
         values = index_losses(ENTMAX, z, alpha, indices, options, backend)
         return reduce(values, mean_divisor(indices), options.reduction).to(dtype)
@@ -162,15 +162,3 @@ def _check_layer(
                     f"{name} must have the dtype of hidden, {hidden.dtype}, got {x.dtype}"
                 )
     return hidden, weight, bias
-
-
-def _has_tangent(*tensors: object) -> bool:
-    """Whether forward-mode differentiation is under way in one of them."""
-    if torch.compiler.is_compiling():
-        return False
-    return any(isinstance(x, Tensor) and _tangent(x) is not None for x in tensors)
-
-
-def _tangent(x: Tensor) -> Tensor | None:
-    tangent: Tensor | None = forward_ad.unpack_dual(x).tangent  # type: ignore[no-untyped-call]
-    return tangent

@@ -24,6 +24,7 @@ from parsimax._core.dtypes import HALF, exact, exact_dtype, working
 from parsimax.mappings.rowmap import rowmap_named
 
 from .conjugate import solve_conjugate
+from .lag import dense_lag
 from .linear_products import (
     Gradients,
     Problem,
@@ -34,7 +35,6 @@ from .linear_products import (
     empty_gradients,
     rows_of,
 )
-from .rows import total_lag
 
 if TYPE_CHECKING:
     from parsimax.kernels.cpu.linear import Support
@@ -190,7 +190,11 @@ def _solve_chunk(problem: Problem, room: _Room, want_change: bool) -> _Chunk:
 
 def _solve_plainly(problem: Problem, z: Tensor, want_change: bool) -> _Chunk:
     gap, lag, top, p = solve_conjugate(z, problem.alpha, problem.index, "entmax", problem.backend)
-    spread = total_lag(z, top, problem.class_weight) if problem.smoothed else torch.zeros_like(gap)
+    spread = torch.zeros_like(gap)
+    if problem.smoothed:
+        one = torch.ones(1, dtype=working(z).dtype, device=z.device)
+        weight = one if problem.class_weight is None else problem.class_weight
+        spread, _ = dense_lag(z, top, weight, problem.backend)
     change = torch.zeros_like(gap)
     if want_change:
         change = -exact(rowmap_named("entmax").domega(working(p), problem.alpha))

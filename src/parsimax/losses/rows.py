@@ -10,6 +10,7 @@ from parsimax.mappings.rowmap import Parameter, RowMap
 
 from .autograd import conjugate
 from .conjugate import row_mass
+from .lag import dense_lag
 from .targets import Indices, Options
 
 
@@ -26,10 +27,11 @@ def index_losses(
     own = torch.where(target.kept, rows.gap + rows.lag, 0.0)
     value = times(target.weight * (1 - options.smoothing), own)
     if options.smoothing > 0:
+        one = torch.ones(1, dtype=working(z).dtype, device=z.device)
+        weight = one if options.weight is None else options.weight.to(one.dtype)
+        lag, total = dense_lag(z, rows.top, weight, backend)
         each = options.smoothing / z.shape[-1]
-        weights = z.shape[-1] if options.weight is None else exact(options.weight).sum()
-        spread = rows.gap * weights + total_lag(z, rows.top, options.weight)
-        value = value + torch.where(target.kept, each * spread, 0.0)
+        value = value + torch.where(target.kept, each * (rows.gap * total + lag), 0.0)
     return value
 
 
@@ -55,8 +57,9 @@ def probability_losses(
     if options.weight is not None:
         a = a * options.weight
     rows = conjugate(rowmap, z, parameter, None, backend)
-    share = _share(exact(a.sum(-1)), mass)
-    value = times(share, rows.gap) + total_lag(z, rows.top, a)
+    lag, total = dense_lag(z, rows.top, a, backend)
+    share = _share(total, mass)
+    value = times(share, rows.gap) + lag
     if not add_regularizer:
         return value
     safe = torch.where(share == 0, 1.0, share).unsqueeze(-1)
@@ -82,14 +85,6 @@ def _share(total: Tensor, mass: Parameter) -> Tensor:
 def times(factor: Tensor, x: Tensor) -> Tensor:
     """``factor * x`` where 0 times infinity is 0, with its derivatives elsewhere."""
     return factor * x.masked_fill((factor == 0) & x.isinf(), 0.0)
-
-
-def total_lag(z: Tensor, top: Tensor, a: Tensor | None) -> Tensor:
-    """sum_c a_c (top - z_c), where a class with a_c = 0 may have the score -inf."""
-    lag = top.to(working(z).dtype).unsqueeze(-1) - z
-    if a is None:
-        return exact(lag.sum(-1))
-    return exact((a * lag.masked_fill((a == 0) & (z == -torch.inf), 0.0)).sum(-1))
 
 
 def output_dtype(z: Tensor, target: Tensor) -> torch.dtype:

@@ -138,3 +138,15 @@ def entmax_domega(p: Tensor, alpha: float | Tensor) -> Tensor:
     out = torch.empty(len(rows), dtype=torch.float64)
     for_rows(conjugate.entmax_domega, *rows.shape, rows, _parameters(alpha, p.shape), out.numpy())
     return out.reshape(p.shape[:-1])
+
+
+def dense_lag(z: Tensor, top: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """(sum_c a_c (top - z_c), sum_c a_c) of each row, in float64; 0 times infinity is 0."""
+    rows = _rows(z)
+    if a.numel() <= z.shape[-1]:
+        a = a.reshape(-1, a.shape[-1]).expand(1, z.shape[-1])
+    lag, total = (torch.empty(len(rows), dtype=torch.float64) for _ in range(2))
+    tops = top.detach().double().reshape(-1).contiguous()
+    arrays = (x.numpy() for x in (tops, torch.from_numpy(_rows(a)), lag, total))
+    for_rows(conjugate.dense_lag, *rows.shape, rows, *arrays)
+    return lag.reshape(z.shape[:-1]), total.reshape(z.shape[:-1])

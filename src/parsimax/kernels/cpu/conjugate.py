@@ -230,3 +230,24 @@ def loss_backward(start, stop, p, g, index, glag, out):
             target = index[row]
             kept = np.float64(p[row, target]) * g[row] if g[row] != 0.0 else 0.0
             out[row, target] = kept - glag[row]
+
+
+# --- dense targets ------------------------------------------------------------------------------
+
+
+@kernel
+def dense_lag(start, stop, z, tops, a, lag, total):
+    """``lag`` = sum_c a_c (top - z_c), ``total`` = sum_c a_c; ``a`` has one row, or all."""
+    for row in range(start, stop):
+        lag[row], total[row] = _lag_sums(z[row], tops[row], a[row if len(a) > 1 else 0])
+
+
+@reduction
+def _lag_sums(z, top, a):
+    lag, total = 0.0, 0.0
+    for i in range(z.size):
+        weight = np.float64(a[i])
+        behind = top - np.float64(z[i]) if weight != 0.0 else 0.0
+        lag += weight * behind
+        total += weight
+    return lag, total
