@@ -39,7 +39,7 @@ def budget(
     k = check_budget(k)
     z = check_scores(z)
     align_parameter(k, z, check_dim(dim, z.ndim), "k")
-    _check_room(z, k, check_dim(dim, z.ndim), mask)
+    check_room(z, k, check_dim(dim, z.ndim), mask)
     return map_scores(BUDGET, z, k, dim, mask, backend)
 
 
@@ -52,7 +52,7 @@ def check_budget(k: Parameter) -> Parameter:
     return check_number(k, "k", lambda x: 0 <= x < math.inf, "at least 0 and finite")
 
 
-def _check_room(z: Tensor, k: Parameter, dim: int, mask: Tensor | None) -> None:
+def check_room(z: Tensor, k: Parameter, dim: int, mask: Tensor | None) -> None:
     """Raise where a row with something allowed has fewer entries than ``k``."""
     size = z.shape[dim]
     if z.device.type != "cpu" or not values_readable():

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import budget, entmax, normmax
+from . import budget, conjugate, entmax, normmax
 from .pool import for_rows
 
 _FORWARD: dict[str, Callable[..., Any]] = {
@@ -28,7 +28,12 @@ _BACKWARD: dict[str, Callable[..., Any]] = {
     "normmax": normmax.normmax_backward,
     "budget": budget.budget_backward,
 }
-_CONJUGATE: dict[str, Callable[..., Any]] = {"entmax": entmax.entmax_conjugate}
+_CONJUGATE: dict[str, Callable[..., Any]] = {
+    "entmax": conjugate.entmax_conjugate,
+    "sparsegen": conjugate.sparsegen_conjugate,
+    "normmax": conjugate.normmax_conjugate,
+    "budget": conjugate.budget_conjugate,
+}
 
 
 def _rows(x: Tensor) -> Any:
@@ -77,16 +82,73 @@ def backward(
     return out.reshape(p.shape).to(p.dtype), torch.from_numpy(dparam)
 
 
-def has_conjugate(name: str) -> bool:
-    """Whether :func:`conjugate` has a kernel for this mapping."""
-    return name in _CONJUGATE
+def solve_loss(
+    name: str, z: Tensor, parameter: float | Tensor, index: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(gap, lag of the target or 0, max(z), probabilities): see :mod:`.conjugate`.
 
-
-def conjugate(name: str, z: Tensor, p: Tensor, parameter: float | Tensor) -> tuple[Tensor, Tensor]:
-    """(Omega*(z) - max(z), max(z)) of each row, in float64."""
+    The first three are in float64 and have one value a row; the row maximum is 0 where it is not
+    finite.
+    """
     rows = _rows(z)
-    gap, top = np.empty(len(rows)), np.empty(len(rows))
-    parameters = _parameters(parameter, z.shape)
-    for_rows(_CONJUGATE[name], *rows.shape, rows, _rows(p), parameters, gap, top)
+    p = torch.empty(rows.shape, dtype=torch.from_numpy(rows).dtype)
+    gap, lag, top = (torch.empty(len(rows), dtype=torch.float64) for _ in range(3))
+    for_rows(
+        _CONJUGATE[name],
+        *rows.shape,
+        rows,
+        _parameters(parameter, z.shape),
+        _indices(index),
+        p.numpy(),
+        gap.numpy(),
+        lag.numpy(),
+        top.numpy(),
+    )
     shape = z.shape[:-1]
-    return torch.from_numpy(gap).reshape(shape), torch.from_numpy(top).reshape(shape)
+    return (
+        gap.reshape(shape),
+        lag.reshape(shape),
+        top.reshape(shape),
+        p.reshape(z.shape).to(z.dtype),
+    )
+
+
+def _indices(index: Tensor | None) -> Any:
+    return np.empty(0, np.int64) if index is None else index.reshape(-1).contiguous().numpy()
+
+
+def loss_backward(p: Tensor, g: Tensor, index: Tensor | None, glag: Tensor) -> Tensor:
+    """``g p - glag e_index`` for one ``g`` and ``glag`` a row."""
+    rows = _rows(p)
+    out = torch.empty(rows.shape, dtype=torch.from_numpy(rows).dtype)
+    scales = [x.double().expand(p.shape[:-1]).reshape(-1).contiguous().numpy() for x in (g, glag)]
+    for_rows(
+        conjugate.loss_backward,
+        *rows.shape,
+        rows,
+        scales[0],
+        _indices(index),
+        scales[1],
+        out.numpy(),
+    )
+    return out.reshape(p.shape).to(p.dtype)
+
+
+def entmax_domega(p: Tensor, alpha: float | Tensor) -> Tensor:
+    """dOmega/dalpha at fixed p, one float64 value a row."""
+    rows = _rows(p)
+    out = torch.empty(len(rows), dtype=torch.float64)
+    for_rows(conjugate.entmax_domega, *rows.shape, rows, _parameters(alpha, p.shape), out.numpy())
+    return out.reshape(p.shape[:-1])
+
+
+def dense_lag(z: Tensor, top: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """(sum_c a_c (top - z_c), sum_c a_c) of each row, in float64; 0 times infinity is 0."""
+    rows = _rows(z)
+    if a.numel() <= z.shape[-1]:
+        a = a.reshape(-1, a.shape[-1]).expand(1, z.shape[-1])
+    lag, total = (torch.empty(len(rows), dtype=torch.float64) for _ in range(2))
+    tops = top.detach().double().reshape(-1).contiguous()
+    arrays = (x.numpy() for x in (tops, torch.from_numpy(_rows(a)), lag, total))
+    for_rows(conjugate.dense_lag, *rows.shape, rows, *arrays)
+    return lag.reshape(z.shape[:-1]), total.reshape(z.shape[:-1])

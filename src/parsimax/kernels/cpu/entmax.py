@@ -1,4 +1,4 @@
-"""Rows of alpha-entmax: forward, backward with the gradient in alpha, and the conjugate.
+"""Rows of alpha-entmax: forward, and backward with the gradient in alpha.
 
 Write y = z - max(z) and beta = alpha - 1. Then p = [1 + beta (y - t)]_+^(1/beta) for the t >= 0
 that makes it sum to one. With r = 1 + beta (y - t), the sum is the (1/beta)-norm of r_+ to the
@@ -16,7 +16,7 @@ import numpy as np
 from .jit import kernel, reduction
 from .power import solve_power
 from .rows import BLOCK, gather, spread, support, survey
-from .scalar import cast, decay, excess, exp, log
+from .scalar import cast, excess, exp, log
 
 _NAN = np.nan
 
@@ -211,13 +211,24 @@ def _entmax15_row(z, top, tops, blocks, y, where, p):
 
 
 @kernel
-def entmax_forward(start, stop, z, alphas, p):
-    """Rows ``start`` to ``stop`` of ``p = entmax(z)``; ``alphas`` holds one value or one a row."""
+def workspace(z):
+    """(block maxima, scores, their places): what solving one row after the other needs."""
     d = z.shape[1]
     blocks = (d + BLOCK - 1) // BLOCK
-    tops = np.empty(blocks, z.dtype)
-    where = np.empty(d, np.int32)
-    y = np.empty(d, z.dtype)
+    return np.empty(blocks, z.dtype), np.empty(d, z.dtype), np.empty(d, np.int32)
+
+
+@kernel
+def entmax_forward(start, stop, z, alphas, p):
+    """Rows ``start`` to ``stop`` of ``p = entmax(z)``; ``alphas`` holds one value or one a row."""
+    tops, y, where = workspace(z)
+    entmax_rows(start, stop, z, alphas, p, tops, y, where)
+
+
+@kernel
+def entmax_rows(start, stop, z, alphas, p, tops, y, where):
+    """As :func:`entmax_forward`, in the :func:`workspace` given."""
+    blocks = tops.size
     for row in range(start, stop):
         alpha = alphas[row if alphas.size > 1 else 0]
         top, nan, _ = survey(z[row], tops)
@@ -448,38 +459,3 @@ def _dot(a, b):
     for i in range(a.size):
         total += np.float64(a[i] * b[i])
     return total
-
-
-# --- the conjugate, for losses -------------------------------------------------------------------
-
-
-@reduction
-def _conjugate_row(z, p, beta, top):
-    """<p, z - top> + H(p), with H the Tsallis entropy of order 1 + beta."""
-    zero, tiny, one = cast(0.0, p[0]), cast(1.2e-38, p[0]), cast(1.0, p[0])
-    linear, entropy = 0.0, 0.0
-    for i in range(p.size):
-        inside = p[i] > zero
-        y = z[i] - top if inside else zero
-        kept = p[i] if inside and p[i] > tiny else (tiny if inside else one)
-        minus_log = -log(kept)
-        minus_log = minus_log if minus_log > zero else zero
-        linear += np.float64(p[i] * y)
-        entropy += np.float64(p[i] * minus_log * decay(beta * minus_log))
-    return linear + entropy / (1.0 + np.float64(beta))
-
-
-@kernel
-def entmax_conjugate(start, stop, z, p, alphas, gap, tops):
-    """``gap`` = Omega*(z) - max(z), at least 0, and ``tops`` = max(z), row by row."""
-    for row in range(start, stop):
-        alpha = alphas[row if alphas.size > 1 else 0]
-        top = z[row, 0]
-        for i in range(z.shape[1]):
-            top = max(top, z[row, i])
-        tops[row] = top
-        if np.isfinite(top):
-            value = _conjugate_row(z[row], p[row], cast(alpha - 1.0, top), top)
-            gap[row] = max(value, 0.0) if value == value else value
-        else:
-            gap[row] = 0.0 if top == -np.inf else _NAN

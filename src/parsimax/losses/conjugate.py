@@ -1,0 +1,175 @@
+r"""The convex conjugate of a mapping's regulariser, which is all a Fenchel-Young loss needs.
+
+.. math:: \Omega^*(z) = \max_p \langle p, z \rangle - \Omega(p), \qquad
+          \nabla \Omega^*(z) = p^*, \qquad
+          \partial \Omega^* / \partial \theta = -\partial \Omega / \partial \theta \ (p^*)
+
+It is computed relative to m = max(z), held fixed: with mass s (what p sums to) and v = Omega(e_c),
+
+    gap = Omega*(z) - s m + s v,        lag = m - z_target,
+
+so that the loss of a class index is gap + lag. On the simplex both are at least 0, and neither
+changes when all scores are shifted. p itself is an output, too: it is all that the backward keeps,
+and gradients of gradients pass through it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from parsimax._core.backend import choose
+from parsimax._core.dtypes import exact, exact_dtype, working
+from parsimax.mappings.rowmap import (
+    Parameter,
+    RowMap,
+    parameter_of,
+    reference,
+    rowmap_named,
+)
+
+
+class Conjugate(NamedTuple):
+    """One value a row, in the widest precision; ``top`` carries no gradient."""
+
+    gap: Tensor
+    lag: Tensor  # zeros where there is no index
+    top: Tensor  # the largest score, or 0 where that is not finite
+    p: Tensor
+
+
+def solve_conjugate(
+    z: Tensor, parameter: Parameter, index: Tensor | None, name: str, backend: str
+) -> Conjugate:
+    """Forward without autograd, by the chosen backend."""
+    chosen = choose(backend, z)
+    if z.numel() == 0:
+        empty = z.new_empty(z.shape[:-1], dtype=exact_dtype(z))
+        p = torch.empty_like(z, memory_format=torch.contiguous_format)
+        return Conjugate(empty, empty.clone(), empty.clone(), p)
+    if chosen == "numba":
+        from parsimax.kernels import cpu
+
+        return Conjugate(*cpu.solve_loss(name, z, parameter, index))
+    return _reference(rowmap_named(name), z, parameter, index)
+
+
+def _reference(rowmap: RowMap, z: Tensor, parameter: Parameter, index: Tensor | None) -> Conjugate:
+    y = exact(z)
+    if isinstance(parameter, Tensor):
+        parameter = parameter.to(y.dtype)
+    p = reference(rowmap, y, parameter)
+    top = y.amax(-1)
+    empty = top == -torch.inf
+    top = torch.where(top.isfinite(), top, 0.0)
+    inner = (p * torch.where(p > 0, y - top.unsqueeze(-1), 0.0)).sum(-1)
+    mass = row_mass(rowmap, parameter)
+    gap = inner - rowmap.omega(p, parameter) + rowmap.vertex * mass
+    on_simplex = torch.as_tensor(mass, device=gap.device) == 1
+    gap = torch.where(on_simplex, gap.clamp(min=0), gap).masked_fill(empty, 0.0)
+    lag = torch.zeros_like(top)
+    if index is not None:
+        lag = top - y.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    return Conjugate(gap, lag, top, p.to(z.dtype))
+
+
+def row_mass(rowmap: RowMap, parameter: Parameter) -> Parameter:
+    """What p sums to; a tensor has one value a row and no last dimension."""
+    mass = rowmap.mass(parameter)
+    return mass.squeeze(-1) if isinstance(mass, Tensor) else mass
+
+
+# --- derivatives ----------------------------------------------------------------------------------
+
+
+# What a backward keeps: p, the parameter, the index, and the scores where the mass varies.
+Saved = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
+
+
+def mass_varies(rowmap: RowMap, parameter: Tensor | None) -> bool:
+    """Whether the parameter is what p sums to; its derivative then needs the scores."""
+    return parameter is not None and isinstance(rowmap.mass(parameter), Tensor)
+
+
+def parameter_change(rowmap: RowMap, z: Tensor | None, p: Tensor, parameter: Parameter) -> Tensor:
+    """d gap / d parameter, one value a row.
+
+    By the envelope theorem only Omega's own dependence counts, except where the parameter is the
+    mass s: there d Omega* / ds is the multiplier of the constraint sum(p) = s.
+    """
+    if z is None:
+        return -rowmap.domega(p, parameter)
+    top = z.detach().amax(-1, keepdim=True)
+    y = torch.where(z > -torch.inf, z - torch.where(top.isfinite(), top, 0.0), 0.0)
+    share = rowmap.sensitivity(p, parameter)
+    multiplier = ((y - p) * share).sum(-1)
+    # nothing moves: any value between these two is a subgradient, and we take the middle
+    below = torch.where((p == 0) & (z > -torch.inf), y, -torch.inf).amax(-1)
+    above = torch.where(p == 1, y - 1, torch.inf).amin(-1)
+    below, above = below.where(below.isfinite(), above), above.where(above.isfinite(), below)
+    stuck = (share == 0).all(-1)
+    return torch.where(stuck, (below + above) / 2, multiplier) + rowmap.vertex
+
+
+def plain_backward(
+    saved: Saved,
+    value: float,
+    name: str,
+    grads: tuple[Tensor | None, ...],
+    want_parameter: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients in differentiable torch operations: for double backward and under torch.func."""
+    p, tensor, index, z = saved
+    rowmap, parameter = rowmap_named(name), parameter_of(tensor, value)
+    work = working(p)
+    g_gap, g_lag, _, g_p = grads
+    gz = torch.zeros_like(work)
+    change = torch.zeros_like(work[..., :1])
+    if g_gap is not None:
+        g = g_gap.to(work.dtype).unsqueeze(-1)
+        ignored = (g == 0) & work[..., :1].isnan()
+        gz = gz + torch.where(ignored, 0.0, work * g)
+        if want_parameter:
+            change = change + g * parameter_change(rowmap, z, work, parameter).unsqueeze(-1)
+    if index is not None and g_lag is not None:
+        here = torch.arange(p.shape[-1], device=p.device) == index.unsqueeze(-1)
+        gz = gz - torch.where(here, g_lag.to(work.dtype).unsqueeze(-1), 0.0)
+    if g_p is not None:
+        gz = gz + rowmap.jacobian(work, g_p.to(work.dtype), parameter)
+        if want_parameter:
+            step = rowmap.sensitivity(work, parameter) * g_p.to(work.dtype)
+            change = change + step.sum(-1, keepdim=True)
+    return gz.to(p.dtype), change if want_parameter else None
+
+
+def fast_backward(
+    saved: Saved,
+    value: float,
+    name: str,
+    backend: str,
+    grads: tuple[Tensor | None, ...],
+    want_parameter: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The first derivative where nobody will differentiate it: one new buffer, the gradient."""
+    p, tensor, index, z = saved
+    g_gap, g_lag, _, g_p = grads
+    if g_p is not None or choose(backend, p) != "numba" or p.numel() == 0:
+        return plain_backward(saved, value, name, grads, want_parameter)
+    from parsimax.kernels import cpu
+
+    zeros = p.new_zeros(()) if g_gap is None or g_lag is None else None
+    g_gap = zeros if g_gap is None else g_gap
+    g_lag = zeros if g_lag is None else g_lag
+    assert g_gap is not None
+    assert g_lag is not None
+    gz = cpu.loss_backward(p, g_gap, index, g_lag)
+    if not want_parameter:
+        return gz, None
+    parameter = parameter_of(tensor, value)
+    if name == "entmax":
+        change = -cpu.entmax_domega(p, parameter)
+    else:
+        change = parameter_change(rowmap_named(name), z, working(p), parameter)
+    return gz, torch.where(g_gap == 0, 0.0, g_gap * change).unsqueeze(-1)

@@ -1,0 +1,164 @@
+"""The loss of a linear output layer, without the logits of all tokens at once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from parsimax._core.dtypes import exact
+from parsimax._core.validation import check_scores, under_transform, values_readable
+from parsimax.mappings.base import align_parameter
+from parsimax.mappings.entmax import ENTMAX, check_alpha
+from parsimax.mappings.rowmap import Parameter
+
+from .lag import has_tangent
+from .linear_autograd import linear_rows
+from .linear_products import Problem
+from .rows import index_losses, output_dtype
+from .targets import (
+    Indices,
+    Options,
+    check_indices,
+    check_options,
+    mean_divisor,
+    read_indices,
+    reduce,
+)
+
+
+def linear_entmax_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None = None,
+    alpha: Parameter = 1.5,
+    class_weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """``entmax_loss(F.linear(hidden, weight, bias), target, alpha)`` in a fraction of its memory.
+
+    ``hidden`` is (..., D), ``weight`` (V, D), ``target`` (...) holds class indices and ``bias`` is
+    (V,); all but the target may require gradients, and so may a tensor ``alpha``, which broadcasts
+    to (..., 1). ``class_weight`` is what ``weight`` is in :func:`entmax_loss`; the other arguments
+    are the same, and so are the results.
+
+    The logits are computed for a few rows at a time: as many as give 16 MiB of float32, and at
+    least 64. Of each row only the support is kept, eight bytes an entry; the gradient is zero
+    elsewhere, so the two products of the backward become sums over the few words in the support.
+    Where the support is large (alpha near 1), the gradients of a mean or sum are computed with
+    the loss, and logits are computed once more for ``reduction="none"``. Label smoothing adds a
+    gradient of rank one, in closed form. Gradients are added up in float32 for half precision.
+
+    Double backward, ``torch.func`` and forward-mode derivatives are right, too, but go through all
+    logits at once.
+
+    >>> import torch, parsimax as px
+    >>> hidden, weight = torch.eye(3)[:2], torch.tensor([[2.0, 3.0], [1.0, 0.5], [-1.0, 0.0]])
+    >>> target = torch.tensor([1, 0])
+    >>> px.linear_entmax_loss(hidden[:, :2], weight, target, reduction="none")
+    tensor([1.0617, 0.0000])
+    """
+    hidden, weight, bias = _check_layer(hidden, weight, bias)
+    classes = len(weight)
+    options = check_options(
+        class_weight, ignore_index, reduction, label_smoothing, classes, "class_weight"
+    )
+    if class_weight is not None and class_weight.requires_grad:
+        raise ValueError("class_weight must not require a gradient; use class_weight.detach()")
+    target = check_indices(target, tuple(hidden.shape[:-1]), (*hidden.shape[:-1], classes))
+    alpha = align_parameter(check_alpha(alpha), hidden, hidden.ndim - 1, "alpha")
+    dtype = output_dtype(hidden, target)
+    if torch.is_autocast_enabled(hidden.device.type) and hidden.dtype != torch.float64:
+        lower = torch.get_autocast_dtype(hidden.device.type)
+        dtype = torch.float32
+        hidden, weight = hidden.to(lower), weight.to(lower)
+        bias = None if bias is None else bias.to(lower)
+    indices = read_indices(target, classes, options, hidden)
+    if under_transform() or has_tangent(hidden, weight, bias, alpha):
+        z = F.linear(hidden, weight, bias)
+        values = index_losses(ENTMAX, z, alpha, indices, options, backend)
+        return reduce(values, mean_divisor(indices), options.reduction).to(dtype)
+    problem = _as_rows(hidden, weight, bias, alpha, indices, options, backend)
+    kept = _kept_rows(indices)
+    if kept is not None:
+        problem = problem.select(kept)
+    if options.reduction != "none":
+        return linear_rows(problem, total=True).to(dtype)
+    values = linear_rows(problem, total=False)
+    if kept is not None:
+        values = values.new_zeros(target.numel()).index_copy(0, kept, values)
+    return values.reshape(target.shape).to(dtype)
+
+
+def _kept_rows(indices: Indices) -> Tensor | None:
+    """The rows that are not ignored, where that saves work and values may be read; else None."""
+    kept = indices.kept.reshape(-1)
+    if kept.device.type != "cpu" or not values_readable() or bool(kept.all()):
+        return None
+    return kept.nonzero().squeeze(-1)
+
+
+def _as_rows(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    alpha: Parameter,
+    indices: Indices,
+    options: Options,
+    backend: str,
+) -> Problem:
+    """One row an item, and how much each term of its loss counts, the mean's divisor included."""
+    classes, items = len(weight), hidden.shape[:-1]
+    divisor = mean_divisor(indices) if options.reduction == "mean" else 1.0
+    own = indices.weight * (1 - options.smoothing) / divisor
+    each = indices.kept.to(own.dtype) * (options.smoothing / classes) / divisor
+    total = classes if options.weight is None else exact(options.weight).sum()
+    scale = own + each * total
+    if isinstance(alpha, Tensor):
+        alpha = (
+            alpha.reshape(1, 1) if alpha.numel() == 1 else alpha.expand(*items, 1).reshape(-1, 1)
+        )
+    return Problem(
+        hidden.reshape(-1, hidden.shape[-1]),
+        weight,
+        bias,
+        alpha,
+        indices.index.reshape(-1),
+        scale.reshape(-1),
+        own.reshape(-1),
+        each.reshape(-1),
+        options.weight,
+        options.smoothing > 0,
+        backend,
+    )
+
+
+def _check_layer(
+    hidden: object, weight: object, bias: object
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    hidden = check_scores(hidden, "hidden")
+    weight = check_scores(weight, "weight")
+    if weight.ndim != 2 or weight.shape[1] != hidden.shape[-1] or len(weight) == 0:
+        raise ValueError(
+            f"weight must be a matrix of shape (V, {hidden.shape[-1]}) with V >= 1, for hidden of "
+            f"shape {tuple(hidden.shape)}, got shape {tuple(weight.shape)}"
+        )
+    if bias is not None:
+        bias = check_scores(bias, "bias")
+        if bias.shape != (len(weight),):
+            raise ValueError(
+                f"bias must have shape ({len(weight)},), one value for each row of weight, "
+                f"got shape {tuple(bias.shape)}"
+            )
+    if not torch.is_autocast_enabled(hidden.device.type):
+        for name, x in (("weight", weight), ("bias", bias)):
+            if x is not None and x.dtype != hidden.dtype:
+                raise TypeError(
+                    f"{name} must have the dtype of hidden, {hidden.dtype}, got {x.dtype}"
+                )
+    return hidden, weight, bias

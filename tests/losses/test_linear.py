@@ -1,0 +1,297 @@
+"""linear_entmax_loss is entmax_loss of a linear layer, in less memory."""
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+import torch
+from tests.losses import oracle
+from torch.func import grad, jacfwd, jacrev, vmap
+from torch.nn import functional as F
+
+import parsimax as px
+from parsimax.losses import linear_chunks
+
+WORDS, SIZE = 50, 5
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Six rows a chunk, so that small problems have several, the last one shorter."""
+    monkeypatch.setattr(linear_chunks, "_CHUNK", 6 * WORDS)
+    monkeypatch.setattr(linear_chunks, "_LEAST_ROWS", 2)
+
+
+def layer(items=(4, 5), scale=1.0, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(*items, SIZE, generator=generator, dtype=torch.float64)
+    weight = scale * torch.randn(WORDS, SIZE, generator=generator, dtype=torch.float64)
+    bias = torch.randn(WORDS, generator=generator, dtype=torch.float64)
+    target = torch.randint(0, WORDS, items, generator=generator)
+    return *(x.to(dtype).requires_grad_() for x in (hidden, weight, bias)), target
+
+
+def plain(hidden, weight, target, bias=None, alpha=1.5, class_weight=None, **options):
+    z = F.linear(hidden, weight, bias).movedim(-1, 1 if hidden.ndim > 1 else 0)
+    if isinstance(alpha, torch.Tensor) and alpha.ndim > 1:
+        alpha = alpha.movedim(-1, 1)
+    return px.entmax_loss(z, target, alpha, class_weight, **options)
+
+
+def assert_same(ours, theirs, inputs, **tolerance):
+    torch.testing.assert_close(ours, theirs, **tolerance)
+    g = torch.linspace(0.5, 2, max(1, theirs.numel())).to(theirs).reshape(theirs.shape)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, inputs, g), torch.autograd.grad(theirs, inputs, g), **tolerance
+    )
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0])
+# nearly equal logits have a large support, far ones a small one: all three ways are taken
+@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0])
+def test_equals_the_plain_path(alpha, scale, backend):
+    hidden, weight, bias, target = layer(scale=scale)
+    target[0, 2], target[1] = -100, -100
+    class_weight = torch.linspace(0.2, 2, WORDS, dtype=torch.float64)
+    for smoothing, reduction, weighted, biased in itertools.product(
+        (0.0, 0.1), ("mean", "sum", "none"), (False, True), (False, True)
+    ):
+        options = {
+            "alpha": alpha,
+            "bias": bias if biased else None,
+            "class_weight": class_weight if weighted else None,
+            "reduction": reduction,
+            "label_smoothing": smoothing,
+            "backend": backend,
+        }
+        inputs = (hidden, weight, bias) if biased else (hidden, weight)
+        ours = px.linear_entmax_loss(hidden, weight, target, **options)
+        assert_same(ours, plain(hidden, weight, target, **options), inputs)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("shape", [(), (4, 5, 1)], ids=str)
+@pytest.mark.parametrize("scale", [0.05, 5.0])
+def test_learnable_alpha(shape, reduction, scale):
+    hidden, weight, bias, target = layer(scale=scale)
+    target[2, 1:3] = -100
+    generator = torch.Generator().manual_seed(0)
+    alpha = 1 + torch.rand(shape, generator=generator, dtype=torch.float64)
+    alpha.requires_grad_()
+    options = {"bias": bias, "alpha": alpha, "reduction": reduction, "label_smoothing": 0.1}
+    ours = px.linear_entmax_loss(hidden, weight, target, **options)
+    assert_same(ours, plain(hidden, weight, target, **options), (hidden, weight, bias, alpha))
+
+
+def test_value_against_the_definition():
+    hidden, weight, bias, target = layer((7,))
+    ours = px.linear_entmax_loss(hidden, weight, target, bias, reduction="none")
+    z = F.linear(hidden, weight, bias).detach().numpy()
+    for row, t, loss in zip(z, target, ours, strict=True):
+        assert loss.item() == pytest.approx(oracle.entmax_class_losses(row, 1.5)[t], abs=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.usefixtures("small_chunks")
+def test_precisions(alpha, dtype):
+    hidden, weight, bias, target = layer(dtype=dtype)
+    ours = px.linear_entmax_loss(hidden, weight, target, bias, alpha)
+    assert ours.dtype == dtype
+    # both round p, the gradient of the logits and the sums, each in its own order
+    tolerance = {"rtol": 4 * torch.finfo(dtype).eps, "atol": 4 * torch.finfo(dtype).eps}
+    assert_same(
+        ours, plain(hidden, weight, target, bias, alpha), (hidden, weight, bias), **tolerance
+    )
+
+
+def test_half_precision_gradients_are_added_up_in_float32():
+    """512 equal contributions of 2^-9 each: added in bfloat16 they would stop growing at 2^-1."""
+    hidden = torch.ones(4096, 1, dtype=torch.bfloat16)
+    weight = torch.zeros(3, 1, dtype=torch.bfloat16, requires_grad=True)
+    target = torch.zeros(4096, dtype=torch.int64)
+    loss = px.linear_entmax_loss(hidden, weight, target, alpha=2.0)
+    (g,) = torch.autograd.grad(loss, weight)
+    torch.testing.assert_close(
+        g.float(), torch.tensor([[-2 / 3], [1 / 3], [1 / 3]]), rtol=8e-3, atol=0
+    )
+
+
+def test_autocast():
+    hidden, weight, bias, target = layer(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = px.linear_entmax_loss(hidden, weight, target, bias, label_smoothing=0.1)
+        theirs = plain(hidden, weight, target, bias, label_smoothing=0.1)
+    assert ours.dtype == theirs.dtype == torch.float32
+    assert_same(ours, theirs, (hidden, weight, bias), rtol=2e-2, atol=2e-2)
+    # the logits are bfloat16 in both, so the losses differ by float32 rounding only
+    torch.testing.assert_close(ours, theirs)
+    lifted = plain(hidden, weight, target, bias, label_smoothing=0.1)
+    assert not torch.allclose(ours, lifted, rtol=1e-6, atol=0)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_all_derivatives(reduction):
+    hidden, weight, bias, target = layer((3,))
+    inputs = (hidden, weight[:7].detach().requires_grad_(), bias[:7].detach().requires_grad_())
+    target = target % 7
+    alpha = torch.tensor(1.4, dtype=torch.float64, requires_grad=True)
+
+    def loss(hidden, weight, bias, alpha):
+        return px.linear_entmax_loss(
+            hidden, weight, target, bias, alpha, reduction=reduction, label_smoothing=0.1
+        )
+
+    checks = {"check_batched_grad": True}
+    assert torch.autograd.gradcheck(loss, (*inputs, alpha), check_forward_ad=True, **checks)
+    assert torch.autograd.gradgradcheck(loss, (*inputs, alpha), **checks)
+    forward, backward = (f(loss, (0, 1, 2, 3))(*inputs, alpha) for f in (jacfwd, jacrev))
+    torch.testing.assert_close(forward, backward)
+
+
+def test_vmap():
+    hidden, weight, _, target = layer((6,))
+    per_item = vmap(grad(lambda h, t: px.linear_entmax_loss(h, weight.detach(), t)))(hidden, target)
+    loss = px.linear_entmax_loss(hidden, weight, target, reduction="sum")
+    torch.testing.assert_close(per_item, torch.autograd.grad(loss, hidden)[0])
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize(("reduction", "backend"), [("mean", "inductor"), ("none", "aot_eager")])
+def test_compile_in_training(reduction, backend):
+    from tests.losses.test_transforms import COMPILER
+
+    hidden, weight, bias, target = layer(scale=2.0)
+    target[1, 2] = -100
+    alpha = torch.tensor(1.4, dtype=torch.float64, requires_grad=True)
+
+    def loss(hidden, weight, bias, alpha):
+        value = px.linear_entmax_loss(
+            torch.tanh(hidden), weight, target, bias, alpha, None, -100, reduction, 0.1
+        )
+        return 1.5 * value
+
+    backend = COMPILER if backend == "inductor" else backend
+    compiled = torch.compile(loss, fullgraph=True, backend=backend)
+    inputs = (hidden, weight, bias, alpha)
+    assert_same(compiled(*inputs), loss(*inputs), inputs)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_gradients_only_where_wanted_and_as_often_as_wanted():
+    for alpha, reduction in itertools.product((1.0, 1.5), ("mean", "none")):
+        hidden, weight, bias, target = layer()
+        frozen = weight.detach()
+        loss = px.linear_entmax_loss(hidden, frozen, target, bias, alpha, reduction=reduction).sum()
+        first = torch.autograd.grad(loss, (hidden, bias), retain_graph=True)
+        second = torch.autograd.grad(2 * loss, (hidden, bias))
+        torch.testing.assert_close([2 * g for g in first], list(second))
+        with torch.no_grad():
+            assert not px.linear_entmax_loss(hidden, weight, target).requires_grad
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_odd_rows(backend, smoothing):
+    hidden, weight, bias, target = layer((12,), dtype=torch.float32)
+    options = {"label_smoothing": smoothing, "backend": backend}
+    ignored = torch.full((12,), -100)
+    nothing = px.linear_entmax_loss(hidden, weight, ignored, bias, **options)
+    assert nothing == 0
+    assert all(g.eq(0).all() for g in torch.autograd.grad(nothing, (hidden, weight, bias)))
+    empty = px.linear_entmax_loss(hidden[:0], weight, target[:0], reduction="none", **options)
+    assert empty.shape == (0,)
+    one = px.linear_entmax_loss(hidden[0], weight, target[0], bias, **options)
+    torch.testing.assert_close(one, plain(hidden[0], weight, target[0], bias, **options))
+
+    masked = bias.detach().clone()
+    masked[target[0]] = -torch.inf
+    masked.requires_grad_()
+    ours = px.linear_entmax_loss(hidden, weight, target, masked, reduction="none", **options)
+    theirs = plain(hidden, weight, target, masked, reduction="none", **options)
+    assert ours[0] == torch.inf
+    assert_same(ours, theirs, (hidden, weight, masked))
+
+    broken = hidden.detach().clone()
+    broken[3], broken[5] = torch.nan, torch.nan
+    broken.requires_grad_()
+    skipped = target.clone()
+    skipped[5] = -100
+    loss = px.linear_entmax_loss(broken, weight, skipped, reduction="none", **options)
+    assert loss.isnan().nonzero().tolist() == [[3]]
+    (g,) = torch.autograd.grad(loss.sum(), broken)
+    assert g.isnan().any(-1).nonzero().tolist() == [[3]]
+
+
+def test_strided_inputs_and_threads():
+    hidden, weight, _, target = layer((40,), dtype=torch.float32)
+    tied = weight.detach().t().contiguous().t().requires_grad_()
+    sliced = torch.cat([hidden, hidden], -1).detach()[:, :SIZE].requires_grad_()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        ours = px.linear_entmax_loss(sliced, tied, target)
+        g = torch.autograd.grad(ours, (sliced, tied))
+    finally:
+        torch.set_num_threads(before)
+    theirs = px.linear_entmax_loss(hidden, weight, target)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(g, torch.autograd.grad(theirs, (hidden, weight)))
+
+
+MEASURE = """
+import sys, torch
+import torch.nn.functional as F
+import parsimax as px
+from pathlib import Path
+
+def run(tokens, size, words):
+    hidden = torch.randn(tokens, size, requires_grad=True)
+    weight = (torch.randn(words, size) / size**0.5).requires_grad_()
+    target = torch.randint(0, words, (tokens,))
+    start = peak(reset=True)
+    if sys.argv[1] == "fused":
+        loss = px.linear_entmax_loss(hidden, weight, target, alpha=float(sys.argv[2]))
+    else:
+        loss = px.entmax_loss(F.linear(hidden, weight), target, alpha=float(sys.argv[2]))
+    loss.backward()
+    return peak() - start
+
+def peak(reset=False):
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(x.split()[1]) for x in lines if x.startswith("VmHWM"))
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+run(70, 8, 100)
+print(run(1024, 64, 32000))
+"""
+
+
+def kilobytes(which, alpha):
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, which, str(alpha)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_peak_memory_is_below_a_quarter():
+    logits = 1024 * 32000 * 4 // 1024
+    baseline = kilobytes("plain", 1.5)
+    assert baseline > 1.9 * logits  # the measurement sees p and the gradient
+    for alpha in (1.5, 1.0):
+        assert kilobytes("fused", alpha) < baseline / 4
