@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,8 +47,6 @@ def check_number(value: object, name: str, ok: Callable[[float], bool], expected
 
 def check_values(value: Tensor, name: str, ok: Callable[[Tensor], Tensor], expected: str) -> None:
     """Every entry of a tensor; only in eager mode on the CPU, elsewhere a bad value gives NaN."""
-    if not value.is_floating_point():
-        raise TypeError(f"a tensor {name} must have a floating-point dtype, got {value.dtype}")
     if value.device.type != "cpu" or not values_readable():
         return
     detached = value.detach()
@@ -55,6 +54,18 @@ def check_values(value: Tensor, name: str, ok: Callable[[Tensor], Tensor], expec
     if not bool(good.all()):
         worst = detached[~good].flatten()[0].item()
         raise ValueError(f"every value of {name} must be {expected}, got {worst!r}")
+
+
+def check_parameter(
+    value: float | Tensor, name: str, ok: Callable[[Any], Any], expected: str
+) -> float | Tensor:
+    """A finite number, or a tensor of them; ``ok`` compares either with the bounds."""
+    if not isinstance(value, Tensor):
+        return check_number(value, name, lambda x: ok(x) and math.isfinite(x), expected)
+    if not value.is_floating_point():
+        raise TypeError(f"a tensor {name} must have a floating-point dtype, got {value.dtype}")
+    check_values(value, name, lambda x: ok(x) & x.isfinite(), expected)
+    return value
 
 
 def check_choice(value: object, name: str, choices: Iterable[str]) -> str:

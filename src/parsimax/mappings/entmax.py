@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import check_number, check_values
+from parsimax._core.validation import check_parameter
 
 from .base import Mapping, map_scores, register
 from .rowmap import Parameter, RowMap, register_rowmap
@@ -49,10 +49,7 @@ def entmax(
 def check_alpha(alpha: Parameter) -> Parameter:
     """``alpha`` from 1 up, finite."""
     expected = "at least 1 and finite (1 is softmax, 2 is sparsemax)"
-    if isinstance(alpha, Tensor):
-        check_values(alpha, "alpha", lambda a: (a >= 1) & a.isfinite(), expected)
-        return alpha
-    return check_number(alpha, "alpha", lambda a: 1 <= a < math.inf, expected)
+    return check_parameter(alpha, "alpha", lambda a: a >= 1, expected)
 
 
 @register

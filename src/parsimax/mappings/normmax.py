@@ -8,13 +8,12 @@ sum(r^(gamma + 1)) = 1. Its largest entries come out nearly equal: it picks a se
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import check_number, check_values
+from parsimax._core.validation import check_parameter
 
 from .base import Mapping, map_scores, register
 from .rowmap import Parameter, RowMap, register_rowmap
@@ -43,11 +42,7 @@ def normmax(
 
 def check_order(alpha: Parameter) -> Parameter:
     """``alpha`` above 1, finite."""
-    expected = "greater than 1 and finite"
-    if isinstance(alpha, Tensor):
-        check_values(alpha, "alpha", lambda a: (a > 1) & a.isfinite(), expected)
-        return alpha
-    return check_number(alpha, "alpha", lambda a: 1 < a < math.inf, expected)
+    return check_parameter(alpha, "alpha", lambda a: a > 1, "greater than 1 and finite")
 
 
 @register
