@@ -35,6 +35,8 @@ def _threshold(z, kept, count, k):
     m = int(np.ceil(k))
     pivot = np.float64(np.partition(kept[:count], count - m)[count - m])
     low, high = -1.0, 0.0
+    if _clipped(z, pivot, low)[0] <= k:  # a whole k, and nothing between the bounds
+        return pivot, low
     tau = -0.5
     for _ in range(200):
         total, free = _clipped(z, pivot, tau)
