@@ -16,7 +16,7 @@ from parsimax._core.masks import apply_mask
 from parsimax._core.validation import check_dim, check_number, check_scores, values_readable
 
 from .base import Mapping, align_parameter, map_scores, register
-from .rowmap import Parameter, RowMap, register_rowmap
+from .rowmap import Parameter, RowMap, parameter_holds, register_rowmap
 
 
 def budget(
@@ -165,8 +165,7 @@ def _domega(p: Tensor, k: Parameter) -> Tensor:
 
 
 def _feasible(k: Parameter, allowed: Tensor) -> Tensor:
-    value = torch.as_tensor(k, device=allowed.device)
-    return (value >= 0) & (value <= allowed)
+    return parameter_holds(k, allowed, lambda x: x >= 0) & (allowed >= k)
 
 
 BUDGET = register_rowmap(

@@ -20,7 +20,7 @@ from torch import Tensor
 from parsimax._core.validation import check_parameter
 
 from .base import Mapping, map_scores, register
-from .rowmap import Parameter, RowMap, register_rowmap
+from .rowmap import Parameter, RowMap, parameter_holds, register_rowmap
 
 
 def entmax(
@@ -313,9 +313,7 @@ def _domega(p: Tensor, alpha: Parameter) -> Tensor:
 
 
 def _feasible(alpha: Parameter, allowed: Tensor) -> Tensor:
-    return torch.as_tensor(alpha, device=allowed.device).isfinite() & (
-        torch.as_tensor(alpha, device=allowed.device) >= 1
-    )
+    return parameter_holds(alpha, allowed, lambda a: (a >= 1) & (a < math.inf))
 
 
 ENTMAX = register_rowmap(

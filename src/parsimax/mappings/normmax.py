@@ -16,7 +16,7 @@ from torch import Tensor
 from parsimax._core.validation import check_parameter
 
 from .base import Mapping, map_scores, register
-from .rowmap import Parameter, RowMap, register_rowmap
+from .rowmap import Parameter, RowMap, parameter_holds, register_rowmap
 
 
 def normmax(
@@ -75,9 +75,14 @@ def _cast(alpha: Parameter, p: Tensor) -> Tensor:
     return torch.as_tensor(alpha, dtype=p.dtype, device=p.device)
 
 
+def _beta(alpha: Parameter, p: Tensor) -> Tensor:
+    """alpha - 1, rounded to the precision of ``p`` only now: alpha may be close to 1."""
+    return _cast(alpha - 1, p)
+
+
 def _solve(y: Tensor, alpha: Parameter) -> Tensor:
     """Newton on the conjugate norm of (y - tau)_+, convex in tau, from the left."""
-    gamma = 1 / (_cast(alpha, y) - 1)
+    gamma = 1 / _beta(alpha, y)
     order = gamma + 1
     eps = torch.finfo(y.dtype).eps
     tau = torch.full_like(y[..., :1], -1.0)
@@ -113,19 +118,19 @@ def _parts(p: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _jacobian(p: Tensor, v: Tensor, alpha: Parameter) -> Tensor:
     """kappa (I - p 1') diag(p^(2-alpha)) (I - 1 p') v, kappa = |p|^(alpha-1) / (alpha-1)."""
-    order = _cast(alpha, p)
+    order, beta = _cast(alpha, p), _beta(alpha, p)
     inside, log_p, log_norm = _parts(p, order)
-    s = torch.where(inside, torch.exp((2 - order) * log_p + (order - 1) * log_norm), 0.0)
-    h = s / (order - 1) * (v - (p * v).sum(-1, keepdim=True))
+    s = torch.where(inside, torch.exp((1 - beta) * log_p + beta * log_norm), 0.0)
+    h = s / beta * (v - (p * v).sum(-1, keepdim=True))
     return torch.where(inside, h - p * h.sum(-1, keepdim=True), 0.0)
 
 
 def _sensitivity(p: Tensor, alpha: Parameter) -> Tensor:
     """dp/dalpha through gamma: q = r^gamma moves directly and through tau."""
-    order = _cast(alpha, p)
-    gamma = 1 / (order - 1)
+    order, beta = _cast(alpha, p), _beta(alpha, p)
+    gamma = 1 / beta
     inside, log_p, log_norm = _parts(p, order)
-    log_r = (order - 1) * (log_p - log_norm)
+    log_r = beta * (log_p - log_norm)
     q = torch.where(inside, torch.exp(log_p - log_norm), 0.0)
     total = torch.exp(-log_norm)  # sum of q
     r_power = torch.where(inside, torch.exp(log_p - log_norm + log_r), 0.0)  # r^(gamma + 1)
@@ -151,8 +156,7 @@ def _domega(p: Tensor, alpha: Parameter) -> Tensor:
 
 
 def _feasible(alpha: Parameter, allowed: Tensor) -> Tensor:
-    value = torch.as_tensor(alpha, device=allowed.device)
-    return value.isfinite() & (value > 1)
+    return parameter_holds(alpha, allowed, lambda a: (a > 1) & (a < math.inf))
 
 
 NORMMAX = register_rowmap(

@@ -79,6 +79,12 @@ def parameter_of(tensor: Tensor | None, value: float) -> Parameter:
     return value if tensor is None else tensor
 
 
+def parameter_holds(parameter: Parameter, allowed: Tensor, ok: Callable[[Any], Any]) -> Tensor:
+    """Whether ``ok`` holds for the parameter of each row; a number is not rounded for it."""
+    good = ok(parameter)
+    return good if isinstance(good, Tensor) else torch.full_like(allowed, good, dtype=torch.bool)
+
+
 def reference(rowmap: RowMap, z: Tensor, parameter: Parameter) -> Tensor:
     """The plain torch solution, in float64 where the device has it, rounded once."""
     y = exact(z).contiguous()  # sums depend on strides in their last digits

@@ -15,7 +15,7 @@ from parsimax._core.validation import check_parameter
 
 from .base import Mapping, map_scores, register
 from .entmax import solve_simplex
-from .rowmap import Parameter, RowMap, register_rowmap
+from .rowmap import Parameter, RowMap, parameter_holds, register_rowmap
 
 
 def sparsegen(
@@ -71,8 +71,9 @@ class Sparsegen(Mapping):
         return self.lam
 
 
-def _cast(lam: Parameter, p: Tensor) -> Parameter:
-    return lam.to(p.dtype) if isinstance(lam, Tensor) else lam
+def _width(lam: Parameter, p: Tensor) -> Parameter:
+    """1 - lambda, rounded to the precision of ``p`` only now: lambda may be close to 1."""
+    return (1 - lam).to(p.dtype) if isinstance(lam, Tensor) else 1 - lam
 
 
 def _solve(y: Tensor, lam: Parameter) -> Tensor:
@@ -88,16 +89,16 @@ def _centred(p: Tensor, v: Tensor) -> Tensor:
 
 
 def _jacobian(p: Tensor, v: Tensor, lam: Parameter) -> Tensor:
-    return _centred(p, v) / (1 - _cast(lam, p))
+    return _centred(p, v) / _width(lam, p)
 
 
 def _sensitivity(p: Tensor, lam: Parameter) -> Tensor:
     """On the support z / (1 - lam) = p + tau, and a constant does not move p."""
-    return _centred(p, p) / (1 - _cast(lam, p))
+    return _centred(p, p) / _width(lam, p)
 
 
 def _omega(p: Tensor, lam: Parameter) -> Tensor:
-    return ((1 - _cast(lam, p)) * (p * (p - 1))).sum(-1) / 2
+    return (_width(lam, p) * (p * (p - 1))).sum(-1) / 2
 
 
 def _domega(p: Tensor, lam: Parameter) -> Tensor:
@@ -105,8 +106,7 @@ def _domega(p: Tensor, lam: Parameter) -> Tensor:
 
 
 def _feasible(lam: Parameter, allowed: Tensor) -> Tensor:
-    value = torch.as_tensor(lam, device=allowed.device)
-    return value.isfinite() & (value < 1)
+    return parameter_holds(lam, allowed, lambda x: (x < 1) & (x > -math.inf))
 
 
 SPARSEGEN = register_rowmap(
