@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.contracts.backends import AVAILABLE
-from tests.contracts.members import MEMBERS, TYPICAL, WITH_PARAMETER
+from tests.contracts.members import FAMILIES, MEMBERS, TYPICAL, WITH_PARAMETER, Member
 from tests.contracts.smooth import smooth_scores
 from tests.oracles import derivatives
 
@@ -143,6 +143,25 @@ def test_float32_gradient_in_the_parameter(member, backend):
         p = member.function(z.to(dtype), backend=backend, **{member.family.parameter: parameter})
         results.append(torch.autograd.grad(p, parameter, weights.to(dtype))[0])
     torch.testing.assert_close(results[0], results[1], rtol=2e-5, atol=2e-6)
+
+
+@every_backend
+@pytest.mark.parametrize(
+    ("name", "value"), [("sparsegen", 0.999999), ("normmax", 1.0001), ("entmax", 1 + 1e-9)]
+)
+def test_a_parameter_next_to_its_limit_is_not_rounded_with_the_scores(name, value, backend):
+    """1 - lam and alpha - 1 have digits in float64 that float32 scores must not take from them."""
+    member = Member(name, {FAMILIES[name].parameter: value})
+    z = torch.linspace(-1, 1, 6) * abs(1 - value) * (1 if name != "entmax" else 1e9)
+    weights = torch.randn(6)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        for number in (value, torch.tensor(value, dtype=torch.float64)):
+            x = z.to(dtype).requires_grad_()
+            p = member.function(x, backend=backend, **{member.family.parameter: number})
+            results.append(torch.autograd.grad(p, x, weights.to(dtype))[0].double())
+    for gradient in results[:3]:
+        torch.testing.assert_close(gradient, results[3], rtol=1e-5, atol=1e-6)
 
 
 @every_backend

@@ -109,7 +109,7 @@ def test_tensor_parameters_split_over_threads(threads):
 @every_backend
 def test_many_python_threads_at_once(backend, threads):
     """More callers than cores, each large enough for the pool, each with its own right answer."""
-    threads(2)
+    threads(1 if backend == "torch" else 2)  # callers with OpenMP threads of their own only thrash
     work = [(member, torch.randn(40, 2000) * (1 + i)) for i, member in enumerate(TYPICAL)] * 2
     expected = [member.mapping(z, backend=backend) for member, z in work]
     with ThreadPoolExecutor(8) as pool:
