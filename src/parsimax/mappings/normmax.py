@@ -8,6 +8,7 @@ sum(r^(gamma + 1)) = 1. Its largest entries come out nearly equal: it picks a se
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch

@@ -6,6 +6,7 @@ r"""sparsegen-lin (Laha et al. 2018): sparsemax with a dial for sparsity.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
