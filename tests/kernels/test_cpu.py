@@ -9,7 +9,6 @@ import threading
 import numpy as np
 import pytest
 import torch
-from tests.oracles import regularizers, rows
 
 pytest.importorskip("numba")
 from parsimax.kernels import cpu
@@ -85,34 +84,6 @@ def test_results_do_not_depend_on_where_arrays_lie_in_memory(name, value, dtype)
             )
             seen.add((slopes + 0).tobytes())
         assert len(seen) == 1, f"{len(seen)} different gradients at d = {d}"
-
-
-@pytest.mark.parametrize("alpha", [1.0, 1.0001, 1.3, 1.5, 2.0, 3.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_conjugate(alpha, dtype):
-    """Omega*(z) = <p, z> - Omega(p), relative to the largest score."""
-    z = torch.randn(6, 40).to(dtype) * torch.logspace(-2, 2, 6).unsqueeze(1).to(dtype)
-    z[1, 3:] = -torch.inf
-    z[2] += 1e4
-    z[3] = -torch.inf
-    p = cpu.forward("entmax", z, alpha)
-    gap, top = cpu.conjugate("entmax", z, p, alpha)
-    assert gap.dtype == top.dtype == torch.float64
-    assert torch.equal(top, z.amax(-1).double())
-    for row in (0, 1, 2, 4, 5):
-        scores = z[row].double().numpy()
-        best = rows.entmax(scores, alpha)
-        inside = best > 0
-        value = (best[inside] * (scores[inside] - scores.max())).sum() - regularizers.entmax(
-            best, alpha
-        )
-        assert float(gap[row]) == pytest.approx(
-            float(value), abs=2e-6 if dtype == torch.float32 else 1e-12
-        )
-        assert gap[row] >= 0
-    assert gap[3] == 0
-    assert cpu.has_conjugate("entmax")
-    assert not cpu.has_conjugate("budget")
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -77,9 +77,6 @@ def budget_forward(start, stop, z, budgets, p):
             pr[:] = np.nan
         elif k == 0.0:
             pr[:] = 0.0
-        elif k == count:
-            for i in range(d):
-                pr[i] = 1.0 if zr[i] > -np.inf else 0.0
         else:
             pivot, tau = _threshold(zr, kept, count, k)
             for i in range(d):
