@@ -236,8 +236,9 @@ def test_gradients_only_where_wanted_and_as_often_as_wanted():
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("backend", ["numba", "torch"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_odd_rows(backend, smoothing):
-    hidden, weight, bias, target = layer((12,), dtype=torch.float32)
+@pytest.mark.parametrize("scale", [0.3, 8.0])  # large supports, small supports
+def test_odd_rows(backend, smoothing, scale):
+    hidden, weight, bias, target = layer((12,), scale, torch.float32)
     options = {"label_smoothing": smoothing, "backend": backend}
     ignored = torch.full((12,), -100)
     nothing = px.linear_entmax_loss(hidden, weight, ignored, bias, **options)
