@@ -85,9 +85,8 @@ def test_attention_is_the_function_whatever_is_imported_first(imports: str) -> N
 
 def test_attention_package_is_reachable_in_every_way() -> None:
     import parsimax.attention as package
-    from parsimax.attention import MultiheadAttention
-
     from parsimax import attention
+    from parsimax.attention import MultiheadAttention
 
     assert attention is px.attention
     assert package.MultiheadAttention is MultiheadAttention

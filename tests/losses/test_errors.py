@@ -57,7 +57,7 @@ def test_entmax_loss_refuses(arguments, keywords, error, words):
         ),
         ((Z, 2 * P, "budget(k=1.5)"), ValueError, ["sum to k", "2"]),
         ((Z, 6 * P, "budget(k=2)"), ValueError, ["<= 1", "2"]),
-        ((Z, P, "budget(k=4)"), ValueError, ["k", "3 entries", "4"]),
+        ((Z, P, "budget(k=4)"), ValueError, ["k", "3 allowed", "4"]),
         ((Z, P - 1, "sparsemax"), ValueError, [">= 0", "-0.66"]),
         ((Z, T, px.mappings.Sparsegen(torch.zeros(3))), ValueError, ["lam", "(2, 1)", "(3,)"]),
     ],

@@ -6,11 +6,11 @@ Pytest imports this file too, so it also has to run.
 from typing import assert_type
 
 import torch
-from parsimax.attention import MultiheadAttention
 from torch import Tensor
 
 import parsimax as px
 from parsimax import entmax
+from parsimax.attention import MultiheadAttention
 
 
 def mappings(z: Tensor, alpha: Tensor) -> Tensor:

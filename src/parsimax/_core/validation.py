@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,18 @@ def check_values(value: Tensor, name: str, ok: Callable[[Tensor], Tensor], expec
         raise ValueError(f"every value of {name} must be {expected}, got {worst!r}")
 
 
+def check_parameter(
+    value: float | Tensor, name: str, ok: Callable[[Any], Any], expected: str
+) -> float | Tensor:
+    """A finite number, or a tensor of them; ``ok`` compares either with the bounds."""
+    if not isinstance(value, Tensor):
+        return check_number(value, name, lambda x: ok(x) and math.isfinite(x), expected)
+    if not value.is_floating_point():
+        raise TypeError(f"a tensor {name} must have a floating-point dtype, got {value.dtype}")
+    check_values(value, name, lambda x: ok(x) & x.isfinite(), expected)
+    return value
+
+
 def check_choice(value: object, name: str, choices: Iterable[str]) -> str:
     """One of a few strings; the nearest valid one is offered."""
     options = list(choices)
@@ -79,6 +92,12 @@ def under_transform(*tensors: Tensor | None) -> bool:
     return torch._C._are_functorch_transforms_active() or any(
         torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors if t is not None
     )
+
+
+def forward_levels() -> int:
+    """How many forward-mode transforms (jvp, jacfwd) of torch.func are inside one another here."""
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
 
 
 def values_readable() -> bool:

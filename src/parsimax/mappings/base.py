@@ -162,7 +162,13 @@ def _read_call(text: str) -> tuple[str, list[object], dict[str, object]]:
         if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
             raise ValueError(expected)
         positional = [ast.literal_eval(a) for a in tree.args]
-        keywords = {k.arg: ast.literal_eval(k.value) for k in tree.keywords if k.arg}
+        if any(k.arg is None for k in tree.keywords):
+            raise ValueError(expected)
+        keywords = {str(k.arg): ast.literal_eval(k.value) for k in tree.keywords}
     except (SyntaxError, ValueError) as error:
         raise ValueError(expected) from error
+    names = [str(k.arg) for k in tree.keywords]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"argument {name!r} of {tree.func.id} is given twice in {text!r}")
     return tree.func.id, positional, keywords

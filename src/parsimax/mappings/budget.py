@@ -15,7 +15,7 @@ from torch import Tensor
 from parsimax._core.masks import apply_mask
 from parsimax._core.validation import check_dim, check_number, check_scores, values_readable
 
-from .base import Mapping, map_scores, register
+from .base import Mapping, align_parameter, map_scores, register
 from .rowmap import Parameter, RowMap, register_rowmap
 
 
@@ -38,6 +38,7 @@ def budget(
     """
     k = check_budget(k)
     z = check_scores(z)
+    align_parameter(k, z, check_dim(dim, z.ndim), "k")
     check_room(z, k, check_dim(dim, z.ndim), mask)
     return map_scores(BUDGET, z, k, dim, mask, backend)
 
@@ -45,6 +46,8 @@ def budget(
 def check_budget(k: Parameter) -> Parameter:
     """``k`` from 0 up, finite."""
     if isinstance(k, Tensor):
+        if k.dtype == torch.bool:
+            raise TypeError("a tensor k must have a floating-point dtype, got torch.bool")
         return k.to(torch.get_default_dtype()) if not k.is_floating_point() else k
     return check_number(k, "k", lambda x: 0 <= x < math.inf, "at least 0 and finite")
 
@@ -52,9 +55,11 @@ def check_budget(k: Parameter) -> Parameter:
 def check_room(z: Tensor, k: Parameter, dim: int, mask: Tensor | None) -> None:
     """Raise where a row with something allowed has fewer entries than ``k``."""
     size = z.shape[dim]
-    if not isinstance(k, Tensor) and k > size > 0:
-        raise ValueError(f"k must be at most the {size} entries along dim {dim}, got {k:g}")
-    if z.device.type != "cpu" or not values_readable() or z.numel() == 0:
+    if z.device.type != "cpu" or not values_readable():
+        if not isinstance(k, Tensor) and k > size > 0:
+            raise ValueError(f"k must be at most the {size} entries along dim {dim}, got {k:g}")
+        return
+    if z.numel() == 0:
         return
     allowed = (apply_mask(z.detach(), mask) != -torch.inf).sum(dim, keepdim=True)
     wanted = k.detach() if isinstance(k, Tensor) else torch.tensor(k)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import check_number, check_values
+from parsimax._core.validation import check_parameter
 
 from .base import Mapping, map_scores, register
 from .rowmap import Parameter, RowMap, register_rowmap
@@ -49,10 +49,7 @@ def entmax(
 def check_alpha(alpha: Parameter) -> Parameter:
     """``alpha`` from 1 up, finite."""
     expected = "at least 1 and finite (1 is softmax, 2 is sparsemax)"
-    if isinstance(alpha, Tensor):
-        check_values(alpha, "alpha", lambda a: (a >= 1) & a.isfinite(), expected)
-        return alpha
-    return check_number(alpha, "alpha", lambda a: 1 <= a < math.inf, expected)
+    return check_parameter(alpha, "alpha", lambda a: a >= 1, expected)
 
 
 @register
@@ -86,14 +83,19 @@ class Entmax(Mapping):
 
 def _solve(y: Tensor, alpha: Parameter) -> Tensor:
     if isinstance(alpha, Tensor):
-        return _solve_by_newton(y, alpha)
+        steep = alpha > 2
+        if not bool(steep.any()):
+            return _solve_by_newton(y, alpha)
+        flat = _solve_by_newton(y, alpha.clamp(max=2.0))
+        return torch.where(steep, _solve_steep(y, alpha.clamp(min=2.0)), flat)
     if alpha == 1.0:
         return torch.softmax(y, -1)
     if alpha == 1.5:
         return _solve_15(y)
     if alpha == 2.0:
         return solve_simplex(y)
-    return _solve_by_newton(y, torch.full_like(y[..., :1], alpha))
+    solve = _solve_by_newton if alpha < 2 else _solve_steep
+    return solve(y, torch.full_like(y[..., :1], alpha))
 
 
 def solve_simplex(y: Tensor) -> Tensor:
@@ -102,9 +104,17 @@ def solve_simplex(y: Tensor) -> Tensor:
     ordered = y.sort(-1, descending=True).values
     rank = torch.arange(1, y.shape[-1] + 1, dtype=y.dtype, device=y.device)
     tau = (ordered.cumsum(-1) - 1) / rank
-    size = (ordered > tau).sum(-1, keepdim=True)
+    size = (ordered > tau).sum(-1, keepdim=True).clamp(min=1)  # a row of NaN has none
     p = (y - tau.gather(-1, size - 1)).clamp(min=0)
-    return p / p.sum(-1, keepdim=True)
+    for _ in range(2):  # the running sums of a long row have lost digits
+        p = _settle(p, (p > 0).to(p.dtype))
+    return p
+
+
+def _settle(p: Tensor, slope: Tensor) -> Tensor:
+    """One Newton step on the output: what the sum is off, taken back in proportion to dp/dtau."""
+    surplus = p.sum(-1, keepdim=True) - 1
+    return (p - surplus * (slope / slope.sum(-1, keepdim=True))).clamp(min=0)
 
 
 def _solve_15(y: Tensor) -> Tensor:
@@ -116,8 +126,12 @@ def _solve_15(y: Tensor) -> Tensor:
     spread = rank * ((ordered**2).cumsum(-1) / rank - mean**2)
     tau = mean - ((1 - spread) / rank).clamp(min=0).sqrt()
     size = ((tau <= ordered) & (spread <= 1)).sum(-1, keepdim=True).clamp(min=1)
-    p = (x - tau.gather(-1, size - 1)).clamp(min=0) ** 2
-    return p / p.sum(-1, keepdim=True)
+    root = (x - tau.gather(-1, size - 1)).clamp(min=0)
+    for _ in range(2):  # the running sums of a long row have lost digits: Newton from nearby
+        surplus = (root**2).sum(-1, keepdim=True) - 1
+        step = surplus / (2 * root.sum(-1, keepdim=True))
+        root = torch.where(root > 0, (root - step).clamp(min=0), 0.0)
+    return root**2
 
 
 def _log1p_ratio(v: Tensor) -> Tensor:
@@ -142,9 +156,9 @@ def _deformed_exp(x: Tensor, beta: Tensor) -> Tensor:
 def _solve_by_newton(y: Tensor, alpha: Tensor) -> Tensor:
     """Bracketed Newton on the (1/beta)-norm of [1 + beta (y - t)]_+, which must be one.
 
-    The norm is nearly linear in t (exactly so for equal scores), and convex for alpha <= 2, where
-    the iteration climbs from t = 0 without overshooting. A row stops changing when it has
-    converged, so that it does not depend on its neighbours.
+    The norm is nearly linear in t (exactly so for equal scores), and convex for alpha <= 2, which
+    is asked for here: the iteration climbs from t = 0 without overshooting. A row stops changing
+    when it has converged, so that it does not depend on its neighbours.
     """
     beta = alpha - 1
     eps = torch.finfo(y.dtype).eps
@@ -152,18 +166,16 @@ def _solve_by_newton(y: Tensor, alpha: Tensor) -> Tensor:
     log_count = (y > -torch.inf).sum(-1, keepdim=True).clamp(min=1).to(y.dtype).log()
     high = log_count * _expm1_ratio(-beta * log_count)  # where p_max = 1/d
     t, done = low, torch.zeros_like(low, dtype=torch.bool)
-    for iteration in range(256):
+    for _ in range(256):
         p = _deformed_exp(y - t, beta)
         total = p.sum(-1, keepdim=True)
-        slope = torch.where(p > 0, p.where(p > 0, 1.0) ** (1 - beta), 0.0).sum(-1, keepdim=True)
+        slope = _powers(p, 1 - beta).sum(-1, keepdim=True)
         log_total = total.log()
         step = total * log_total * _expm1_ratio(-beta * log_total) / slope
         low = torch.where(total >= 1, t, low)
         high = torch.where(total < 1, t, high)
         newton = t + step
         trusted = (newton > low) & (newton < high)
-        if iteration % 3 == 2:
-            trusted = trusted & (beta <= 1)
         better = torch.where(trusted, newton, (low + high) / 2)
         converged = ((total - 1).abs() <= 64 * eps) | (better == t) | (high - low <= eps * t)
         done = done | converged | beta.isnan() | (beta < 0)
@@ -171,7 +183,45 @@ def _solve_by_newton(y: Tensor, alpha: Tensor) -> Tensor:
         if bool(done.all()):
             break
     p = _deformed_exp(y - t, beta)
-    return p / p.sum(-1, keepdim=True)
+    return _settle(p, _powers(p, 2 - alpha))
+
+
+def _solve_steep(y: Tensor, alpha: Tensor) -> Tensor:
+    """alpha >= 2, where p next to the threshold has no bound on its slope.
+
+    So the threshold is not sought among the scores: the unknown is the smallest probability u, of
+    the lowest score y_0 that receives any. Then p_i = (beta (y_i - y_0) + u^beta)^(1/beta), whose
+    sum is convex in u, and Newton comes down to the root from u = 1/size without passing it.
+    """
+    beta = alpha - 1
+    ordered = y.sort(-1, descending=True).values
+    # y_0 is the lowest score that may be the threshold without those above it using up all mass
+    first = torch.zeros_like(y[..., :1], dtype=torch.long)
+    last = torch.full_like(first, y.shape[-1] - 1)
+    for _ in range(y.shape[-1].bit_length()):
+        middle = (first + last + 1) // 2
+        above = (y - ordered.gather(-1, middle)).clamp(min=0)
+        fits = _powers(beta * above, 1 / beta).sum(-1, keepdim=True) < 1
+        first = torch.where(fits, middle, first)
+        last = torch.where(fits, last, (middle - 1).maximum(first))
+    distance = y - ordered.gather(-1, first)
+    inside = distance >= 0
+    distance = torch.where(inside, distance, 0.0)
+    u = 1 / inside.sum(-1, keepdim=True).to(y.dtype)
+    done = torch.zeros_like(u, dtype=torch.bool)
+    while not bool(done.all()):
+        p = _from_lowest(distance, u, beta, inside)
+        slope = torch.where(inside, _powers(u / torch.where(inside, p, 1.0), beta - 1), 0.0)
+        step = (p.sum(-1, keepdim=True) - 1) / slope.sum(-1, keepdim=True)
+        done = done | ~(step > torch.finfo(y.dtype).eps * u)
+        u = torch.where(done, u, u - step)
+    return _from_lowest(distance, u, beta, inside)
+
+
+def _from_lowest(distance: Tensor, u: Tensor, beta: Tensor, inside: Tensor) -> Tensor:
+    """(beta distance + u^beta)^(1/beta), which is u at 0 even where u^beta underflows."""
+    p = torch.where(distance > 0, _powers(beta * distance + _powers(u, beta), 1 / beta), u)
+    return torch.where(inside, p, 0.0)
 
 
 # --- derivatives, from the output alone ----------------------------------------------------------
@@ -183,7 +233,9 @@ def _powers(p: Tensor, exponent: Parameter) -> Tensor:
     if not isinstance(exponent, Tensor) and exponent == 0.0:
         return inside.to(p.dtype)
     safe = torch.where(inside, p, 1.0)
-    powers = safe.sqrt() if isinstance(exponent, float) and exponent == 0.5 else safe**exponent
+    # not safe**exponent: torch rounds that differently in the last, incomplete vector of a tensor
+    root = isinstance(exponent, float) and exponent == 0.5
+    powers = safe.sqrt() if root else torch.exp(exponent * safe.log())
     return torch.where(inside | p.isnan(), powers.clamp(max=torch.finfo(p.dtype).max ** 0.5), 0.0)
 
 

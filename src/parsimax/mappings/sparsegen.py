@@ -6,13 +6,12 @@ r"""sparsegen-lin (Laha et al. 2018): sparsemax with a dial for sparsity.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import check_number, check_values
+from parsimax._core.validation import check_parameter
 
 from .base import Mapping, map_scores, register
 from .entmax import solve_simplex
@@ -43,11 +42,7 @@ def sparsegen(
 
 def check_lam(lam: Parameter) -> Parameter:
     """``lam`` below 1, finite."""
-    expected = "finite and less than 1"
-    if isinstance(lam, Tensor):
-        check_values(lam, "lam", lambda x: (x < 1) & x.isfinite(), expected)
-        return lam
-    return check_number(lam, "lam", lambda x: -math.inf < x < 1, expected)
+    return check_parameter(lam, "lam", lambda x: x < 1, "finite and less than 1")
 
 
 @register

@@ -56,9 +56,11 @@ def _parameters(parameter: float | Tensor, shape: torch.Size) -> Any:
 def forward(name: str, z: Tensor, parameter: float | Tensor) -> Tensor:
     """Probabilities along the last dimension, rounded once to the dtype of ``z``."""
     rows = _rows(z)
-    p = torch.empty(rows.shape, dtype=torch.from_numpy(rows).dtype)
-    for_rows(_FORWARD[name], *rows.shape, rows, _parameters(parameter, z.shape), p.numpy())
-    return p.reshape(z.shape).to(z.dtype)
+    # of the final shape: a view as the result could not be changed in place
+    p = torch.empty(z.shape, dtype=torch.from_numpy(rows).dtype)
+    out = p.view(rows.shape).numpy()
+    for_rows(_FORWARD[name], *rows.shape, rows, _parameters(parameter, z.shape), out)
+    return p.to(z.dtype)
 
 
 def backward(

@@ -7,12 +7,18 @@ import numpy as np
 from .jit import kernel, reduction
 
 
+@kernel
+def _relative(x, pivot, tau):
+    """``x - pivot - tau`` in that order: compiled without leave to reorder."""
+    return (np.float64(x) - pivot) - tau
+
+
 @reduction
-def _clipped(z, tau):
-    """(sum of clip(z - tau, 0, 1), entries strictly between)."""
+def _clipped(z, pivot, tau):
+    """(sum of clip(z - pivot - tau, 0, 1), entries strictly between)."""
     total, free = 0.0, 0.0
     for i in range(z.size):
-        v = np.float64(z[i]) - tau
+        v = _relative(z[i], pivot, tau)
         inside = 0.0 < v < 1.0
         total += v if inside else (1.0 if v >= 1.0 else 0.0)
         free += 1.0 if inside else 0.0
@@ -21,26 +27,32 @@ def _clipped(z, tau):
 
 @kernel
 def _threshold(z, kept, count, k):
-    """tau lies within one of the ceil(k)-th largest score, which bounds a Newton iteration."""
+    """The ceil(k)-th largest score, and tau relative to it, which lies between -1 and 0.
+
+    That bounds a Newton iteration; and next to the pivot tau keeps its digits however large the
+    scores are.
+    """
     m = int(np.ceil(k))
     pivot = np.float64(np.partition(kept[:count], count - m)[count - m])
-    low, high = pivot - 1.0, pivot
-    tau = 0.5 * (low + high)
+    low, high = -1.0, 0.0
+    if _clipped(z, pivot, low)[0] <= k:  # a whole k, and nothing between the bounds
+        return pivot, low
+    tau = -0.5
     for _ in range(200):
-        total, free = _clipped(z, tau)
+        total, free = _clipped(z, pivot, tau)
         if total > k:
             low = tau
         elif total < k:
             high = tau
         else:
-            return tau
+            return pivot, tau
         better = tau + (total - k) / free if free > 0.0 else low
         if not low < better < high:
             better = 0.5 * (low + high)
         if better == tau or not low < better < high:
-            return better
+            return pivot, better
         tau = better
-    return tau
+    return pivot, tau
 
 
 @kernel
@@ -66,9 +78,9 @@ def budget_forward(start, stop, z, budgets, p):
         elif k == 0.0:
             pr[:] = 0.0
         else:
-            tau = _threshold(zr, kept, count, k)
+            pivot, tau = _threshold(zr, kept, count, k)
             for i in range(d):
-                pr[i] = min(max(np.float64(zr[i]) - tau, 0.0), 1.0)
+                pr[i] = min(max(_relative(zr[i], pivot, tau), 0.0), 1.0)
 
 
 @kernel
@@ -78,12 +90,11 @@ def budget_backward(start, stop, p, g, budgets, out, dbudgets):
         pr, gr, s = p[row], g[row], out[row]
         free, against = 0.0, 0.0
         for i in range(pr.size):
-            if 0.0 < pr[i] < 1.0:
+            if not (pr[i] <= 0.0 or pr[i] >= 1.0):
                 free += 1.0
-                against += np.float64(gr[i])
+                against += np.float64(gr[i]) if pr[i] > 0.0 else np.nan  # a row of NaN
         mean = against / free if free > 0.0 else 0.0
         for i in range(pr.size):
-            nan = pr[i] != pr[i]
-            s[i] = np.float64(gr[i]) - mean if 0.0 < pr[i] < 1.0 else (np.nan if nan else 0.0)
+            s[i] = 0.0 if pr[i] <= 0.0 or pr[i] >= 1.0 else np.float64(gr[i]) - mean
         if dbudgets.size > 0:
             dbudgets[row] = mean

@@ -44,11 +44,13 @@ def above(y, high, low):
 
 @reduction
 def _softmax_row(z, top, p):
+    # A loop that adds and stores is vectorised or not, and so rounds one way or the other, by
+    # where the arrays lie in memory: no loop in this file does both.
+    for i in range(z.size):
+        p[i] = exp(z[i] - top)
     total = 0.0
     for i in range(z.size):
-        e = exp(z[i] - top)
-        p[i] = e
-        total += np.float64(e)
+        total += np.float64(p[i])
     scale = cast(1.0 / total, top)
     for i in range(z.size):
         p[i] *= scale
@@ -266,51 +268,67 @@ def sparsegen_forward(start, stop, z, lams, p):
 # --- backward ----------------------------------------------------------------------------------
 
 
+# One loop finds the mean of g under the weights s = p^(2 - alpha), the next applies it; weights
+# that cost little are formed twice, which is cheaper than to store them in between.
+
+
 @reduction
-def _weigh_softmax(p, g, s):
+def _softmax_mean(p, g):
     total, against = 0.0, 0.0
     for i in range(p.size):
         total += np.float64(p[i])
         against += np.float64(p[i] * g[i])
-        s[i] = p[i]
-    return total, against
+    return against / total if total != 0.0 else 0.0
 
 
 @reduction
-def _weigh_sparsemax(p, g, s):
+def _softmax_apply(p, g, mean, out):
+    for i in range(p.size):
+        out[i] = p[i] * (g[i] - mean)
+
+
+@reduction
+def _sparsemax_mean(p, g):
+    zero, one = cast(0.0, p[0]), cast(1.0, p[0])
     total, against = 0.0, 0.0
     for i in range(p.size):
-        v = cast(1.0, p[i]) if p[i] > cast(0.0, p[i]) else cast(0.0, p[i])
-        total += np.float64(v)
-        against += np.float64(v * g[i])
-        s[i] = v
-    return total, against
+        s = one if p[i] > zero else zero
+        total += np.float64(s)
+        against += np.float64(s * g[i])
+    return against / total if total != 0.0 else 0.0
 
 
 @reduction
-def _weigh_entmax15(p, g, s):
+def _sparsemax_apply(p, g, mean, out):
+    zero, one = cast(0.0, p[0]), cast(1.0, p[0])
+    for i in range(p.size):
+        out[i] = (one if p[i] > zero else zero) * (g[i] - mean)
+
+
+@reduction
+def _entmax15_mean(p, g):
     total, against = 0.0, 0.0
     for i in range(p.size):
-        v = np.sqrt(p[i])
-        total += np.float64(v)
-        against += np.float64(v * g[i])
-        s[i] = v
-    return total, against
+        s = np.sqrt(p[i])
+        total += np.float64(s)
+        against += np.float64(s * g[i])
+    return against / total if total != 0.0 else 0.0
 
 
 @reduction
-def weigh_power(p, g, exponent, s):
-    """``s = p**exponent`` on the support, exponent > 0; its sum and its product with ``g``."""
+def _entmax15_apply(p, g, mean, out):
+    for i in range(p.size):
+        out[i] = np.sqrt(p[i]) * (g[i] - mean)
+
+
+@reduction
+def _weigh_power(p, exponent, s):
+    """``s = p**exponent`` on the support, exponent > 0."""
     zero, tiny = cast(0.0, p[0]), cast(1.2e-38, p[0])
-    total, against = 0.0, 0.0
     for i in range(p.size):
         kept = p[i] if p[i] > tiny else tiny
         v = exp(exponent * log(kept))
-        v = v if p[i] > zero else zero
-        total += np.float64(v)
-        against += np.float64(v * g[i])
-        s[i] = v
-    return total, against
+        s[i] = v if p[i] > zero else zero
 
 
 @reduction
@@ -371,15 +389,18 @@ def _backward_row(p, g, alpha, out):
         _total, mean = _steep_backward(p, g, 2.0 - alpha, out)
         return mean
     if alpha == 1.0:
-        total, against = _weigh_softmax(p, g, out)
+        mean = _softmax_mean(p, g)
+        _softmax_apply(p, g, cast(mean, p[0]), out)
     elif alpha == 2.0:
-        total, against = _weigh_sparsemax(p, g, out)
+        mean = _sparsemax_mean(p, g)
+        _sparsemax_apply(p, g, cast(mean, p[0]), out)
     elif alpha == 1.5:
-        total, against = _weigh_entmax15(p, g, out)
+        mean = _entmax15_mean(p, g)
+        _entmax15_apply(p, g, cast(mean, p[0]), out)
     else:
-        total, against = weigh_power(p, g, cast(2.0 - alpha, p[0]), out)
-    mean = against / total if total != 0.0 else 0.0
-    _apply(g, cast(mean, p[0]), out)
+        _weigh_power(p, cast(2.0 - alpha, p[0]), out)
+        mean = _softmax_mean(out, g)
+        _apply(g, cast(mean, p[0]), out)
     return mean
 
 
@@ -426,9 +447,7 @@ def sparsegen_backward(start, stop, p, g, lams, out, dlams):
             if dlams.size > 0:
                 dlams[row] = _NAN
             continue
-        total, against = _weigh_sparsemax(pr, gr, s)
-        mean = against / total if total != 0.0 else 0.0
-        _apply(gr, cast(mean, pr[0]), s)
+        _sparsemax_apply(pr, gr, cast(_sparsemax_mean(pr, gr), pr[0]), s)
         if dlams.size > 0:
             dlams[row] = _dot(s, pr) / width
         s *= cast(1.0 / width, pr[0])

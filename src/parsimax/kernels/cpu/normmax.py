@@ -6,42 +6,52 @@ import math
 
 import numpy as np
 
-from .entmax import weigh_power
 from .jit import kernel, reduction
 from .power import solve_power
 from .rows import BLOCK, survey
-from .scalar import cast
 
 
 @kernel
 def normmax_forward(start, stop, z, alphas, p):
-    """Rows ``start`` to ``stop``; gamma = 1 / (alpha - 1)."""
+    """Rows ``start`` to ``stop``; gamma = 1 / (alpha - 1). In float64 whatever the rows are.
+
+    A threshold that is off by the last digit of float32 is off for a whole crowd of scores next
+    to it, and the largest probability then by that digit times the size of the crowd.
+    """
     d = z.shape[1]
     blocks = (d + BLOCK - 1) // BLOCK
-    tops = np.empty(blocks, z.dtype)
+    tops = np.empty(blocks)
     where = np.empty(d, np.int32)
-    y = np.empty(d, z.dtype)
+    x, y, q = np.empty(d), np.empty(d), np.empty(d)
     for row in range(start, stop):
         alpha = alphas[row if alphas.size > 1 else 0]
-        top, nan, _ = survey(z[row], tops)
+        x[:] = z[row]
+        top, nan, _ = survey(x, tops)
         if top == -np.inf and not nan:
             p[row, :] = 0.0
         elif nan or top == np.inf or not (1.0 < alpha < np.inf):
             p[row, :] = np.nan
         else:
-            solve_power(z[row], top, tops, blocks, alpha - 1.0, True, y, where, p[row])
+            solve_power(x, top, tops, blocks, alpha - 1.0, True, y, where, q)
+            p[row, :] = q
 
 
-@reduction
-def _moments(p, alpha):
-    """sum p^alpha and sum p^alpha log(p), over the support."""
+@kernel
+def _norm(p, alpha):
+    """|p|_alpha and the mean of log(p) under p^alpha, relative to the largest: no underflow."""
+    top = 0.0
+    for i in range(p.size):
+        top = max(top, np.float64(p[i]))
+    if top == 0.0:
+        return 0.0, 0.0
     powers, logs = 0.0, 0.0
     for i in range(p.size):
         if p[i] > 0.0:
-            v = np.float64(p[i]) ** alpha
+            ratio = np.float64(p[i]) / top
+            v = ratio**alpha
             powers += v
-            logs += v * math.log(np.float64(p[i]))
-    return powers, logs
+            logs += v * math.log(ratio)
+    return top * powers ** (1.0 / alpha), math.log(top) + logs / powers
 
 
 @reduction
@@ -63,30 +73,29 @@ def normmax_backward(start, stop, p, g, alphas, out, dalphas):
             if dalphas.size > 0:
                 dalphas[row] = np.nan
             continue
-        powers, logs = _moments(pr, alpha)
-        if powers == 0.0:
+        norm, mean_log = _norm(pr, alpha)
+        if norm == 0.0:
             s[:] = 0.0
             if dalphas.size > 0:
                 dalphas[row] = 0.0
             continue
-        norm = powers ** (1.0 / alpha)
-        kappa = norm ** (alpha - 1.0) / (alpha - 1.0)
         mean = _dot(pr, gr)
-        total, against = 0.0, 0.0
-        if alpha < 2.0:
-            total, against = weigh_power(pr, gr, cast(2.0 - alpha, pr[0]), s)
-        else:
-            for i in range(pr.size):
-                v = np.float64(pr[i]) ** (2.0 - alpha) if pr[i] > 0.0 else 0.0
-                s[i] = v
-                total += v
-                against += v * np.float64(gr[i])
-        shift = kappa * (against - mean * total)
+        shift = 0.0
         for i in range(pr.size):
-            h = kappa * np.float64(s[i]) * (np.float64(gr[i]) - mean)
+            shift += _slope(pr[i], norm, alpha) * (np.float64(gr[i]) - mean)
+        for i in range(pr.size):
+            h = _slope(pr[i], norm, alpha) * (np.float64(gr[i]) - mean)
             s[i] = h - np.float64(pr[i]) * shift
         if dalphas.size > 0:
-            dalphas[row] = _alpha_row(pr, gr, alpha, norm, logs / powers)
+            dalphas[row] = _alpha_row(pr, gr, alpha, norm, mean_log)
+
+
+@kernel
+def _slope(p, norm, alpha):
+    """kappa p^(2-alpha), written so that nothing overflows that is not itself too large."""
+    if not p > 0.0:
+        return 0.0
+    return np.float64(p) * (norm / np.float64(p)) ** (alpha - 1.0) / (alpha - 1.0)
 
 
 @kernel

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from .jit import kernel, reduction
-from .rows import BLOCK, gather, spread
+from .rows import BLOCK, NOWHERE, gather, spread
 from .scalar import cast, exp, fma, log
 
 _ENOUGH = 3e-4  # residual from which one more quadratically convergent step is enough
@@ -30,20 +30,17 @@ def _base(y, high, low):
 
 @kernel
 def _weight(y, high, low, gamma):
-    """((1 + b y)_+^gamma, 1 / (1 + b y)), the latter 0 off the support."""
+    """(q = (1 + b y)_+^gamma, q / (1 + b y), q (1 + b y)), all 0 off the support."""
     zero, tiny = cast(0.0, y), cast(1e-30, y)
     w, rest = _base(y, high, low)
-    inside = w + rest > zero
-    kept = w if w > tiny else tiny
+    total = w + rest
+    inside = total > zero
+    kept = total if total > tiny else tiny
     inverse = cast(1.0, y) / kept
-    q = exp(gamma * (log(kept) + rest * inverse))
-    return (q if inside else zero), (inverse if inside else zero)
-
-
-@kernel
-def _positive(w):
-    """``w``, or 0 where it is not positive: a masked score gives -inf, which times 0 is NaN."""
-    return w if w > cast(0.0, w) else cast(0.0, w)
+    left = (w - total) + rest if inside else zero  # what the sum of the two did not hold
+    q = exp(gamma * (log(kept) + left * inverse))
+    q = q if inside else zero
+    return q, q * inverse, q * kept
 
 
 @reduction
@@ -51,10 +48,10 @@ def _sums(y, high, low, gamma):
     """Sums of q/w, q and q w, in the row's own precision: good enough to take a step by."""
     less, same, more = cast(0.0, high), cast(0.0, high), cast(0.0, high)
     for i in range(y.size):
-        q, inverse = _weight(y[i], high, low, gamma)
-        less += q * inverse
+        q, divided, multiplied = _weight(y[i], high, low, gamma)
+        less += divided
         same += q
-        more += q * _positive(fma(high, y[i], cast(1.0, high)))
+        more += multiplied
     return np.float64(less), np.float64(same), np.float64(more)
 
 
@@ -63,10 +60,10 @@ def _write(y, high, low, gamma, q):
     """The same sums in float64, and the weights themselves into ``q``."""
     less, same, more = 0.0, 0.0, 0.0
     for i in range(y.size):
-        v, inverse = _weight(y[i], high, low, gamma)
-        less += np.float64(v * inverse)
+        v, divided, multiplied = _weight(y[i], high, low, gamma)
+        less += np.float64(divided)
         same += np.float64(v)
-        more += np.float64(v * _positive(fma(high, y[i], cast(1.0, high))))
+        more += np.float64(multiplied)
         q[i] = v
     return less, same, more
 
@@ -126,7 +123,7 @@ def solve_power(z, top, tops, blocks, beta, norm, y, where, p):
     if z.size > 2 * BLOCK:
         head = y[:blocks]
         for j in range(blocks):
-            head[j] = tops[j] - top
+            head[j] = max(tops[j] - top, cast(NOWHERE, top))
         t = _climb(head, t, beta, norm, 1e-3)
         t -= 1e-6 * t
     b, high, low = _ratio(t, beta, norm, top)
@@ -143,7 +140,12 @@ def solve_power(z, top, tops, blocks, beta, norm, y, where, p):
         scale = 1.0 / same
         residual, step = _step(t, beta, norm, less, same, more)
         # stop on the residual of what was written, or when rounding lets it shrink no further
-        if abs(residual) <= tolerance or abs(residual) >= previous:
+        if abs(residual) <= tolerance:
+            break
+        if abs(residual) >= previous or t + step == t:
+            # a step that t cannot hold still moves b, whose slope in t is b^2, in its second part
+            _, same, _ = _write(kept, high, low + cast(b * b * step, top), gamma, q)
+            scale = 1.0 / same
             break
         previous = abs(residual)
         t += step
@@ -156,38 +158,55 @@ def solve_power(z, top, tops, blocks, beta, norm, y, where, p):
 
 @kernel
 def _solve_steep(z, top, beta, p):
-    """entmax with alpha > 2, where the norm is no longer convex: bracketed, in float64.
+    """entmax with alpha > 2, in float64.
 
-    p = (beta (y - theta))_+^(1/beta) with theta in [-1/beta, -d^(-beta)/beta].
+    There p has no bound on its slope next to the threshold, so the threshold is not sought among
+    the scores: the unknown is the smallest probability u, of the lowest score z_0 that receives
+    any. Then p_i = (beta (z_i - z_0) + u^beta)^(1/beta), whose sum is convex in u, and Newton comes
+    down to the root from u = 1/size without passing it. z_0 is the lowest score that may itself be
+    the threshold without those above it using up all the mass.
     """
     gamma = 1.0 / beta
-    count = 0
+    reach = np.float64(top) - gamma
+    x = np.empty(z.size)
+    size = 0
     for i in range(z.size):
-        if z[i] > -np.inf:
-            count += 1
-    low, high = -gamma, -gamma * float(count) ** -beta
-    theta, total = low, 1.0
-    for k in range(256):
-        total, slope = 0.0, 0.0
-        for i in range(z.size):
-            r = beta * ((np.float64(z[i]) - np.float64(top)) - theta)
-            if r > 0.0:
-                v = r**gamma
-                total += v
-                slope += v / r
-        if abs(total - 1.0) <= 1e-15 or not high - low > 1e-16 * -low:
-            break
-        if total > 1.0:
-            low = theta
+        if np.float64(z[i]) > reach or z[i] == top:
+            x[size] = z[i]
+            size += 1
+    x = x[:size]
+    x.sort()
+    first, last = 0, size - 1
+    while first < last:
+        middle = (first + last) // 2
+        total = 0.0
+        for i in range(middle, size):
+            total += (beta * (x[i] - x[middle])) ** gamma
+        if total < 1.0:
+            last = middle
         else:
-            high = theta
-        better = theta + total * -math.expm1(-beta * math.log(total)) / beta / slope
-        if k % 3 == 2 or not low < better < high:
-            # thresholds span many orders of magnitude, so halve their logarithm
-            better = -math.sqrt(low * high) if low < 4.0 * high else 0.5 * (low + high)
-        if better == theta:
+            first = middle + 1
+    lowest = x[first]
+    u = 1.0 / (size - first)
+    while True:
+        power = u**beta
+        total, slope = 0.0, 0.0
+        for i in range(first, size):
+            v = _from_lowest(x[i] - lowest, beta, gamma, u, power)
+            total += v
+            slope += (u / v) ** (beta - 1.0)
+        step = (total - 1.0) / slope
+        if not step > 1e-16 * u:
             break
-        theta = better
+        u -= step
+    power = u**beta
     for i in range(z.size):
-        r = beta * ((np.float64(z[i]) - np.float64(top)) - theta)
-        p[i] = r**gamma / total if r > 0.0 else 0.0
+        p[i] = 0.0
+        if z[i] >= lowest:
+            p[i] = _from_lowest(np.float64(z[i]) - lowest, beta, gamma, u, power)
+
+
+@kernel
+def _from_lowest(distance, beta, gamma, u, power):
+    """(beta distance + u^beta)^(1/beta), which is u at 0 even where u^beta underflows."""
+    return (beta * distance + power) ** gamma if distance > 0.0 else u

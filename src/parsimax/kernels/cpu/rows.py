@@ -13,7 +13,7 @@ from .jit import kernel
 from .scalar import bit_count, block_above, cast, isnan, lowest_bit, ordered, unordered
 
 BLOCK = 32
-_NOWHERE = -1e30  # a score far below every threshold, and finite
+NOWHERE = -1e30  # a score far below every threshold, and finite
 
 
 @kernel
@@ -76,8 +76,9 @@ def gather(z, top, tops, blocks, least, y, where):
     bar = cast(np.float64(top) + least, top)
     bar -= abs(bar) * cast(2.4e-7 if y.itemsize == 4 else 4.5e-16, top)  # err on the low side
     if _is_dense(z, bar):
+        nowhere = cast(NOWHERE, top)
         for i in range(d):
-            y[i] = z[i] - top
+            y[i] = max(z[i] - top, nowhere)  # finite where masked: 0 * y is then no NaN
         return d, d
     size = 0
     for j in range(d // BLOCK):
@@ -94,7 +95,7 @@ def gather(z, top, tops, blocks, least, y, where):
             y[size] = z[i] - top
             where[size] = i
             size += 1
-    return size, _pad(y, size, _NOWHERE)
+    return size, _pad(y, size, NOWHERE)
 
 
 @kernel

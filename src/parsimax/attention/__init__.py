@@ -1,0 +1,15 @@
+"""Attention with sparse weights: the function, and the modules built on it."""
+
+from .adaptive import AdaptiveAlpha
+from .additive import AdditiveAttention
+from .bilinear import BilinearAttention
+from .functional import attention
+from .multihead import MultiheadAttention
+
+__all__ = [
+    "AdaptiveAlpha",
+    "AdditiveAttention",
+    "BilinearAttention",
+    "MultiheadAttention",
+    "attention",
+]

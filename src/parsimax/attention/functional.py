@@ -1,0 +1,171 @@
+r"""Scaled dot-product attention with any mapping in place of softmax (Vaswani et al. 2017).
+
+.. math:: \mathrm{attention}(Q, K, V) = \Pi\left(s\, Q K^\top + B\right) V
+
+Pi acts on each row of the scores: alpha-entmax (Peters et al. 2019), with one alpha for each head
+as in Correia et al. (2019), or any other mapping. This is the plain path, which builds the whole
+matrix of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parsimax._core.dtypes import working
+from parsimax._core.records import AttentionOutput
+from parsimax.mappings import Mapping, parse, registry
+
+from .choice import DEFAULT_ALPHA, check_one_choice, entmax_of_heads
+from .inputs import check_dropout, check_dtypes, check_flag, check_scale, scores_shape
+from .precision import autocast_inputs, without_autocast
+from .visibility import (
+    Window,
+    causal_band,
+    check_lengths,
+    intersect,
+    split_mask,
+    within_lengths,
+)
+
+Weigh = Callable[[Tensor, Tensor | None], Tensor]  # (scores, visible) -> weights
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    alpha: float | Tensor = DEFAULT_ALPHA,
+    mapping: Mapping | str | None = None,
+    causal_align: str = "top-left",
+    window: Window = None,
+    key_lengths: Tensor | None = None,
+) -> Tensor:
+    r"""Attention whose weights can be exactly zero.
+
+    All arguments of ``torch.nn.functional.scaled_dot_product_attention`` mean what they mean there,
+    and at ``alpha=1`` the result is the same. A key is seen by a query if *every* one of
+    ``attn_mask``, ``is_causal``, ``window`` and ``key_lengths`` allows it; a query that sees no key
+    gives zeros, with gradient zero.
+
+    Args:
+        q: Queries (..., Hq, Lq, E). Leading dimensions broadcast, and there may be none.
+        k: Keys (..., H, Lk, E).
+        v: Values (..., H, Lk, Ev).
+        attn_mask: Broadcasts to the scores (..., Hq, Lq, Lk); bool, True where a key may be seen,
+            or floating-point, added to the scores (-inf hides a key).
+        dropout_p: Probability with which a weight is dropped. As in torch it is always applied:
+            pass 0 when you evaluate.
+        is_causal: Query i sees the keys up to its own position.
+        scale: What the products are multiplied with; ``None`` is 1 / sqrt(E).
+        enable_gqa: Query heads share keys and values in groups: head h uses h // (Hq / H).
+        alpha: Which entmax: 1 is softmax, 2 is sparsemax. A tensor may have shape (Hq,), one value
+            for each head (dimension -3 of q), or broadcast to (..., Lq, 1), and be learned.
+        mapping: Any mapping, or text such as ``"sparsegen(lam=0.5)"``, instead of alpha.
+        causal_align: Where queries stand if Lq and Lk differ. ``"top-left"``, as in torch: query i
+            at key i. ``"bottom-right"``: query i at key i + Lk - Lq, so that the last query stands
+            at the last key, as with a cache of keys.
+        window: ``(left, right)``: of the keys before its position a query sees the nearest
+            ``left``, of those after it the nearest ``right``, and its own. One number stands for
+            both sides; -1 or ``None`` is without limit. The position is that of ``causal_align``,
+            whether or not ``is_causal`` is set.
+        key_lengths: Integers (B,), for the first dimension of the scores, or (): only keys before
+            this one exist. It hides keys as a mask does, and does not move ``causal_align``.
+
+    Returns:
+        (..., Hq, Lq, Ev), in the dtype of q. Half precision is computed in float32 inside.
+
+    >>> import torch, parsimax as px
+    >>> q, k = torch.tensor([[2.0, 0.0]]), torch.eye(2)
+    >>> v = torch.tensor([[1.0], [2.0]])
+    >>> px.attention(q, k, v, alpha=1.0)  # softmax looks at both keys,
+    tensor([[1.1956]])
+    >>> px.attention(q, k, v, alpha=2.0)  # sparsemax at the first alone
+    tensor([[1.]])
+    """
+    is_causal = check_flag(is_causal, "is_causal")
+    enable_gqa = check_flag(enable_gqa, "enable_gqa")
+    check_one_choice(alpha, mapping)
+    shape = scores_shape(q, k, v, enable_gqa)
+    allowed, bias = split_mask(attn_mask, shape)
+    visible = intersect(allowed, causal_band(shape, is_causal, causal_align, window, q.device))
+    if key_lengths is not None:
+        within, factor = within_lengths(check_lengths(key_lengths, shape), shape)
+        visible = intersect(visible, within)
+        q = q * factor.to(q.dtype)
+    dropout_p = check_dropout(dropout_p, "dropout_p")
+    scale = check_scale(scale, q.shape[-1])
+    weigh = _weigher(alpha, mapping)
+    return attend(q, k, v, weigh, visible, bias, dropout_p, scale, enable_gqa).context
+
+
+def _weigher(alpha: float | Tensor, mapping: Mapping | str | None) -> Weigh:
+    if mapping is None:
+        return lambda scores, visible: entmax_of_heads(scores, alpha, visible)
+    chosen = mapping if isinstance(mapping, Mapping) else _read_text(mapping)
+    return lambda scores, visible: chosen(scores, mask=visible)
+
+
+def _read_text(text: str) -> Mapping:
+    """``parse``, in a way that torch.compile can follow."""
+    name, *values = _parts(text)
+    return registry()[name](*values)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _parts(text: str) -> tuple[Any, ...]:
+    """A mapping's name and arguments in order, read once by torch.compile: text is a constant."""
+    mapping = parse(text)
+    return type(mapping).__name__.lower(), *(getattr(mapping, f.name) for f in fields(mapping))
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    weigh: Weigh,
+    visible: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+    scale: float = 1.0,
+    enable_gqa: bool = False,
+) -> AttentionOutput:
+    """Context in the dtype of the inputs, and weights in the precision they were computed in.
+
+    ``weigh(scores, visible)`` is the mapping, ``visible`` is True where a key may be seen and
+    ``bias`` is added to the scores. This is what modules call; shapes have been checked.
+    """
+    q, k, v = autocast_inputs(q, k, v)
+    check_dtypes(q, k, v)
+    with without_autocast(q.device):
+        scores = _matmul_heads(working(q) * scale, working(k).mT, enable_gqa)
+        if bias is not None:
+            scores = scores + bias.to(scores.dtype)
+        weights = weigh(scores, visible)
+        if dropout_p > 0:
+            weights = torch.dropout(weights, dropout_p, train=True)
+        context = _matmul_heads(weights, working(v), enable_gqa)
+    return AttentionOutput(context.to(q.dtype), weights)
+
+
+def _matmul_heads(a: Tensor, b: Tensor, grouped: bool) -> Tensor:
+    """``a @ b``; if grouped, h // (heads of a / heads of b) is the head of b for head h of a.
+
+    The heads of a group are laid one after the other along the length, so nothing is repeated.
+    """
+    if not grouped or a.shape[-3] == b.shape[-3]:
+        return a @ b
+    heads, length = b.shape[-3], a.shape[-2]
+    group = a.shape[-3] // heads
+    product = a.reshape(*a.shape[:-3], heads, group * length, a.shape[-1]) @ b
+    return product.reshape(*product.shape[:-3], heads * group, length, product.shape[-1])

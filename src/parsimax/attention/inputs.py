@@ -1,0 +1,118 @@
+"""Checks of attention's tensors and numbers; every message names the sizes that do not fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def scores_shape(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> torch.Size:
+    """The shape (..., Lq, Lk) that the scores will have, once q, k and v are found to fit."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _check_input(name, x)
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            f"q and k must have the same size in their last dimension, got {q.shape[-1]} in q "
+            f"{tuple(q.shape)} and {k.shape[-1]} in k {tuple(k.shape)}"
+        )
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(
+            f"k and v must have the same length, got {k.shape[-2]} keys in k {tuple(k.shape)} and "
+            f"{v.shape[-2]} values in v {tuple(v.shape)}"
+        )
+    if enable_gqa:
+        _check_groups(q, k, "k")
+        _check_groups(q, v, "v")
+        _broadcast(q, v, "v", keep=3)
+        lead = (*_broadcast(q, k, "k", keep=3), q.shape[-3])
+    else:
+        _broadcast(q, v, "v", keep=2)
+        lead = _broadcast(q, k, "k", keep=2)
+    return torch.Size((*lead, q.shape[-2], k.shape[-2]))
+
+
+def _check_input(name: str, x: object) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must have a floating-point dtype, got {x.dtype}")
+    if x.ndim < 2:
+        raise ValueError(
+            f"{name} must have at least two dimensions (length, size), got shape {tuple(x.shape)}"
+        )
+
+
+def _check_groups(q: Tensor, x: Tensor, name: str) -> None:
+    if q.ndim < 3 or x.ndim < 3:
+        raise ValueError(
+            f"enable_gqa needs a dimension of heads, (..., heads, length, size), got q "
+            f"{tuple(q.shape)} and {name} {tuple(x.shape)}"
+        )
+    if x.shape[-3] == 0 or q.shape[-3] % x.shape[-3]:
+        raise ValueError(
+            f"enable_gqa needs q's heads to be a multiple of {name}'s, got {q.shape[-3]} heads in "
+            f"q and {x.shape[-3]} in {name}"
+        )
+
+
+def _broadcast(q: Tensor, x: Tensor, name: str, keep: int) -> tuple[int, ...]:
+    """The broadcast of all but the last ``keep`` dimensions."""
+    try:
+        lead: torch.Size = torch.broadcast_shapes(q.shape[:-keep], x.shape[:-keep])  # type: ignore[no-untyped-call]
+        return tuple(lead)
+    except RuntimeError:
+        grouped = keep == 2 and q.ndim > 2 and x.ndim > 2 and q.shape[-3] != x.shape[-3]
+        hint = "; for grouped heads pass enable_gqa=True" if grouped else ""
+        raise ValueError(
+            f"the leading dimensions of q and {name} must broadcast, got q {tuple(q.shape)} and "
+            f"{name} {tuple(x.shape)}{hint}"
+        ) from None
+
+
+def check_dtypes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """One dtype for all three, as torch asks for."""
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(
+            f"q, k and v must have the same dtype, got {q.dtype}, {k.dtype} and {v.dtype}"
+        )
+
+
+def check_plain(value: object, name: str, ok: Callable[[float], bool], expected: str) -> float:
+    """A Python number, never a tensor, for which ``ok`` holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be {expected}, got {type(value).__name__} {value!r}")
+    if not ok(value):  # also false for NaN
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+    return value
+
+
+def check_dropout(value: object, name: str) -> float:
+    """A probability."""
+    return check_plain(value, name, lambda p: 0 <= p <= 1, "a number from 0 to 1")
+
+
+def check_scale(scale: object, size: int) -> float:
+    """``scale``, or one over the root of the size of a query."""
+    if scale is None:
+        return size**-0.5 if size else 1.0
+    finite = "a finite number or None (1 / sqrt(size of q))"
+    return check_plain(scale, "scale", lambda x: -math.inf < x < math.inf, finite)
+
+
+def check_flag(value: object, name: str) -> bool:
+    """True or False, not something that merely counts as such."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__} {value!r}")
+    return value
+
+
+def check_size(value: object, name: str) -> int:
+    """A whole number from 1 up."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {type(value).__name__} {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return value

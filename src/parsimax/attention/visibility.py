@@ -1,0 +1,134 @@
+"""Which keys a query may see: masks, causality, windows and lengths, all intersected."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from parsimax._core.validation import check_choice, check_values, values_readable
+
+ALIGNMENTS = ("top-left", "bottom-right")
+Window = int | tuple[int | None, int | None] | None
+
+
+def split_mask(attn_mask: object, shape: torch.Size) -> tuple[Tensor | None, Tensor | None]:
+    """A mask as (visible, bias): True where a key may be seen, or numbers to add to the scores."""
+    if attn_mask is None:
+        return None, None
+    if not isinstance(attn_mask, Tensor):
+        raise TypeError(f"attn_mask must be a tensor or None, got {type(attn_mask).__name__}")
+    if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+        raise TypeError(
+            "attn_mask must be bool (True = may be seen) or floating-point (added to the scores), "
+            f"got {attn_mask.dtype}"
+        )
+    if not fits(attn_mask.shape, shape):
+        raise ValueError(
+            f"attn_mask must broadcast to the scores {tuple(shape)}, got shape "
+            f"{tuple(attn_mask.shape)}; a mask of keys (B, Lk) is written mask[:, None, None, :]"
+        )
+    return (attn_mask, None) if attn_mask.dtype == torch.bool else (None, attn_mask)
+
+
+def fits(shape: torch.Size, target: torch.Size) -> bool:
+    """Whether ``shape`` broadcasts to exactly ``target``."""
+    missing = len(target) - len(shape)
+    return missing >= 0 and all(
+        have in (1, want) for have, want in zip(shape, target[missing:], strict=True)
+    )
+
+
+def read_window(window: object) -> tuple[int | None, int | None]:
+    """How far a query sees to the left and to the right of its position; None is without end."""
+    sides = window if isinstance(window, tuple | list) else (window, window)
+    if len(sides) != 2 or not all(_is_reach(side) for side in sides):
+        raise ValueError(
+            "window must be None, an int from -1 up or a pair (left, right) of such (-1 or None = "
+            f"unlimited), got {window!r}"
+        )
+    left, right = (None if side in (None, -1) else side for side in sides)
+    return left, right
+
+
+def _is_reach(side: object) -> bool:
+    return side is None or (isinstance(side, int) and not isinstance(side, bool) and side >= -1)
+
+
+def band(
+    queries: int,
+    keys: int,
+    left: int | None,
+    right: int | None,
+    align: str,
+    device: torch.device,
+) -> Tensor | None:
+    """(Lq, Lk), True for keys from ``left`` before to ``right`` after the query's position.
+
+    Query i stands at key i ("top-left"), or at key i + Lk - Lq ("bottom-right"), where the last
+    query stands at the last key.
+    """
+    if left is None and right is None:
+        return None
+    offset = keys - queries if align == "bottom-right" else 0
+    position = torch.arange(queries, device=device).unsqueeze(1) + offset
+    ahead = torch.arange(keys, device=device) - position
+    if right is None:
+        return ahead >= -left if left is not None else None
+    seen = ahead <= right
+    return seen if left is None else seen & (ahead >= -left)
+
+
+def causal_band(
+    shape: torch.Size, is_causal: bool, align: object, window: object, device: torch.device
+) -> Tensor | None:
+    """The band of causality and window together."""
+    align = check_choice(align, "causal_align", ALIGNMENTS)
+    left, right = read_window(window)
+    if is_causal:
+        right = 0
+    return band(shape[-2], shape[-1], left, right, align, device)
+
+
+def check_lengths(key_lengths: object, shape: torch.Size) -> Tensor:
+    """Integers, one for each item of the first dimension, from 0 to the number of keys."""
+    if not isinstance(key_lengths, Tensor):
+        raise TypeError(f"key_lengths must be a tensor or None, got {type(key_lengths).__name__}")
+    if key_lengths.dtype == torch.bool or key_lengths.is_floating_point():
+        raise TypeError(f"key_lengths must have an integer dtype, got {key_lengths.dtype}")
+    batched = len(shape) > 2
+    if key_lengths.ndim > 1 or (key_lengths.ndim == 1 and not batched):
+        wanted = f"({shape[0]},) or ()" if batched else "() for q, k and v without a batch"
+        raise ValueError(
+            f"key_lengths must have shape {wanted}, got shape {tuple(key_lengths.shape)}"
+        )
+    if key_lengths.ndim == 1 and key_lengths.shape[0] != shape[0]:
+        raise ValueError(
+            f"key_lengths must have one length for each of the {shape[0]} items of the batch, got "
+            f"{key_lengths.shape[0]}"
+        )
+    if values_readable():  # else the message alone would tie a compiled graph to this length
+        keys = shape[-1]
+        expected = f"from 0 to {keys}"
+        check_values(key_lengths, "key_lengths", lambda n: (n >= 0) & (n <= keys), expected)
+    return key_lengths
+
+
+def within_lengths(key_lengths: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """(visible keys, a factor for the scores: 1, or NaN where a length is out of range).
+
+    Values are only looked at where that is free (see ``check_values``); elsewhere a length that
+    cannot be must give NaN in its item, and not the result of another length.
+    """
+    lengths = key_lengths.reshape(key_lengths.shape + (1,) * (len(shape) - 1))
+    good = (lengths >= 0) & (lengths <= shape[-1])
+    keys = torch.arange(shape[-1], device=key_lengths.device)
+    return (keys < lengths) | ~good, torch.where(good, 1.0, torch.nan)
+
+
+def intersect(*masks: Tensor | None) -> Tensor | None:
+    """Where all masks are True; None sees everything."""
+    result: Tensor | None = None
+    for mask in masks:
+        if mask is not None:
+            result = mask if result is None else result & mask
+    return result

@@ -1,0 +1,28 @@
+"""Everything of parsimax as Modules, which store arguments and call the functions."""
+
+from parsimax.attention import (
+    AdaptiveAlpha,
+    AdditiveAttention,
+    BilinearAttention,
+    MultiheadAttention,
+)
+
+from .losses import EntmaxLoss, FenchelYoungLoss, LinearEntmaxLoss, SparsemaxLoss
+from .mappings import Budget, Entmax, Normmax, Softmax, Sparsegen, Sparsemax
+
+__all__ = [
+    "AdaptiveAlpha",
+    "AdditiveAttention",
+    "BilinearAttention",
+    "Budget",
+    "Entmax",
+    "EntmaxLoss",
+    "FenchelYoungLoss",
+    "LinearEntmaxLoss",
+    "MultiheadAttention",
+    "Normmax",
+    "Softmax",
+    "Sparsegen",
+    "Sparsemax",
+    "SparsemaxLoss",
+]

@@ -1,0 +1,113 @@
+"""What px.attention refuses, and that it says which argument, what was expected and what came."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+
+import parsimax as px
+
+Q, K, V = torch.zeros(2, 4, 3, 8), torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 5, 6)
+ONE = {"q": Q[0, 0], "k": K[0, 0], "v": V[0, 0]}  # without batch and heads
+
+
+TYPE_ERRORS: list[tuple[str, dict[str, Any]]] = [
+    ("q must be a torch.Tensor, got list", {"q": [[1.0]]}),
+    ("k must have a floating-point dtype, got torch.int64", {"k": K.long()}),
+    ("same dtype, got torch.float32, torch.float64", {"k": K.double()}),
+    ("attn_mask must be a tensor or None, got str", {"attn_mask": "causal"}),
+    ("attn_mask must be bool .* got torch.int64", {"attn_mask": torch.ones(3, 5).long()}),
+    ("dropout_p must be a number from 0 to 1, got str", {"dropout_p": "0.1"}),
+    ("is_causal must be True or False, got int 1", {"is_causal": 1}),
+    ("enable_gqa must be True or False, got str", {"enable_gqa": "yes"}),
+    ("scale must be a finite number .* got Tensor", {"scale": torch.ones(())}),
+    ("key_lengths must be a tensor or None, got list", {"key_lengths": [1, 2]}),
+    ("key_lengths .* integer dtype, got torch.float32", {"key_lengths": torch.ones(2)}),
+    ("key_lengths .* got torch.bool", {"key_lengths": torch.ones(2).bool()}),
+    ("alpha must be a number or a tensor, got None", {"alpha": None}),
+    ("alpha must have a floating-point dtype", {"alpha": torch.tensor([1, 2, 1, 1])}),
+    ("mapping must be text", {"mapping": torch.softmax}),
+]
+VALUE_ERRORS: list[tuple[str, dict[str, Any]]] = [
+    (r"v must have at least two dimensions .* \(6,\)", {"v": V[0, 0, 0]}),
+    (r"last dimension, got 7 in q .* and 8 in k", {"q": Q[..., :7]}),
+    (r"same length, got 5 keys .* and 4 values", {"v": V[:, :, :4]}),
+    (r"broadcast, got q \(2, 4, 3, 8\) and k \(2, 2.*enable_gqa", {"k": K[:, :2]}),
+    (r"broadcast, got q .* and v \(3, 4, 5, 6\)$", {"v": V.new_zeros(3, 4, 5, 6)}),
+    ("4 heads in q and 3 in k", {"k": K[:, :3], "v": V[:, :3], "enable_gqa": True}),
+    ("4 heads in q and 3 in v", {"k": K[:, :2], "v": V[:, :3], "enable_gqa": True}),
+    ("needs a dimension of heads", dict(**ONE, enable_gqa=True)),
+    (r"broadcast, got q \(2.* k \(3", {"k": K.new_zeros(3, 2, 5, 8), "enable_gqa": True}),
+    (r"scores \(2, 4, 3, 5\), got shape \(2, 5\)", {"attn_mask": torch.ones(2, 5)}),
+    (r"got shape \(1, 1, 1, 3, 5\)", {"attn_mask": torch.ones(1, 1, 1, 3, 5)}),
+    ("dropout_p must be a number from 0 to 1, got 1.5", {"dropout_p": 1.5}),
+    ("dropout_p .* got nan", {"dropout_p": float("nan")}),
+    ("scale must be a finite number .* got inf", {"scale": float("inf")}),
+    ("causal_align must be one of top-left.*'bottom-right'", {"causal_align": "bottom_right"}),
+    ("window must be None, an int from -1 up .* got -2", {"window": -2}),
+    ("window .* got 1.5", {"window": 1.5}),
+    ("window .* got True", {"window": True}),
+    (r"window .* got \(1, 2, 3\)", {"window": (1, 2, 3)}),
+    ("each of the 2 items of the batch, got 3", {"key_lengths": torch.ones(3).int()}),
+    (r"key_lengths must have shape \(2,\) or \(\)", {"key_lengths": torch.ones(2, 1).int()}),
+    ("without a batch", dict(**ONE, key_lengths=torch.ones(1).int())),
+    (
+        "every value of key_lengths must be from 0 to 5, got 6",
+        {"key_lengths": torch.tensor([6, 1])},
+    ),
+    ("key_lengths must be from 0 to 5, got -1", {"key_lengths": torch.tensor([2, -1])}),
+    ("alpha must be at least 1", {"alpha": 0.5}),
+    ("every value of alpha must be at least 1", {"alpha": torch.tensor([1.0, 2.0, 0.9, 1.0])}),
+    (
+        r"shape \(4,\), one value for each head.*\(2, 4, 3, 1\), got shape \(3,\)",
+        {"alpha": torch.ones(3)},
+    ),
+    (r"got shape \(3, 5\)", {"alpha": torch.ones(3, 5)}),
+    (r"shape \(1,\), one value.*got shape \(3,\)", dict(**ONE, alpha=torch.ones(3))),
+    ("alpha or mapping, not both: got alpha=2.0", {"alpha": 2.0, "mapping": "softmax"}),
+    ("alpha or mapping, not both: got alpha=1.5", {"alpha": 1.5, "mapping": "softmax"}),
+    ("unknown mapping 'softmux'.*did you mean 'softmax'", {"mapping": "softmux"}),
+]
+
+
+@pytest.mark.parametrize(("match", "given"), TYPE_ERRORS)
+def test_type_error(match: str, given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=match):
+        px.attention(**{"q": Q, "k": K, "v": V, **given})
+
+
+@pytest.mark.parametrize(("match", "given"), VALUE_ERRORS)
+def test_value_error(match: str, given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=match):
+        px.attention(**{"q": Q, "k": K, "v": V, **given})
+
+
+def test_signature_is_torchs_with_ours_behind() -> None:
+    parameters = inspect.signature(px.attention).parameters
+    torchs = ["attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
+    assert list(parameters)[:8] == ["q", "k", "v", *torchs]
+    assert [parameters[name].default for name in torchs] == [None, 0.0, False, None, False]
+    ours = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    assert ours == {
+        "alpha": 1.5,
+        "mapping": None,
+        "causal_align": "top-left",
+        "window": None,
+        "key_lengths": None,
+    }
+    assert "alpha: 'float | Tensor' = 1.5" in str(inspect.signature(px.attention))
+
+
+def test_lengths_may_have_any_integer_dtype_and_be_one_for_all() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(x.shape, generator=generator) for x in (Q, K, V))
+    expected = px.attention(q, k[:, :, :2], v[:, :, :2])
+    for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
+        for shape in ((2,), ()):
+            lengths = torch.full(shape, 2, dtype=dtype)
+            torch.testing.assert_close(px.attention(q, k, v, key_lengths=lengths), expected)
+    one = px.attention(q[0, 0], k[0, 0], v[0, 0], key_lengths=torch.tensor(2))
+    torch.testing.assert_close(one, expected[0, 0])
