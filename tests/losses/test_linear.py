@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import parsimax as px
 from parsimax.losses import linear_chunks
+from parsimax.losses.linear_products import Problem, Wanted
 
 WORDS, SIZE = 50, 5
 
@@ -109,16 +110,53 @@ def test_precisions(alpha, dtype):
     )
 
 
-def test_half_precision_gradients_are_added_up_in_float32():
-    """512 equal contributions of 2^-9 each: added in bfloat16 they would stop growing at 2^-1."""
+def test_half_precision_gradients_are_added_up_in_float32(monkeypatch):
+    """1024 chunks add 2^-10 each of the result: in bfloat16 the sum would stop growing early."""
+    monkeypatch.setattr(linear_chunks, "_CHUNK", 4 * 3)
+    monkeypatch.setattr(linear_chunks, "_LEAST_ROWS", 1)
     hidden = torch.ones(4096, 1, dtype=torch.bfloat16)
     weight = torch.zeros(3, 1, dtype=torch.bfloat16, requires_grad=True)
     target = torch.zeros(4096, dtype=torch.int64)
     loss = px.linear_entmax_loss(hidden, weight, target, alpha=2.0)
     (g,) = torch.autograd.grad(loss, weight)
-    torch.testing.assert_close(
-        g.float(), torch.tensor([[-2 / 3], [1 / 3], [1 / 3]]), rtol=8e-3, atol=0
+    wanted = torch.tensor([[-2 / 3], [1 / 3], [1 / 3]])
+    torch.testing.assert_close(g.float(), wanted, rtol=8e-3, atol=0)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_backward_under_autocast_stays_precise():
+    hidden, weight, bias, target = layer(dtype=torch.float32)
+    grads = []
+    for enabled in (False, True):
+        loss = px.linear_entmax_loss(
+            hidden, weight, target, bias, 1.0, reduction="none", label_smoothing=0.1
+        )
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            grads.append(torch.autograd.grad(loss.sum(), (hidden, weight, bias)))
+    assert all(a.equal(b) for a, b in zip(*grads, strict=True))
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize(
+    ("scale", "total", "kept", "dense", "again"),
+    [
+        (5.0, True, True, False, False),
+        (5.0, False, True, False, False),
+        (0.01, True, False, True, False),
+        (0.01, False, False, False, True),
+    ],
+)
+def test_what_happens_to_a_chunk(scale, total, kept, dense, again):
+    """A small support is kept; a large one gives gradients at once, or logits again later."""
+    hidden, weight, _, target = layer((20,), scale=scale)
+    ones = torch.ones(20, dtype=torch.float64)
+    problem = Problem(
+        hidden.detach(), weight.detach(), None, 1.5, target, ones, ones, ones, None, False, "numba"
     )
+    outcome = linear_chunks.solve_chunks(problem, Wanted(True, True, False, False), total, True)
+    assert (outcome.support is not None) == kept
+    assert (outcome.dense is not None) == dense
+    assert bool(outcome.again) == again
 
 
 def test_autocast():
@@ -198,8 +236,9 @@ def test_gradients_only_where_wanted_and_as_often_as_wanted():
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("backend", ["numba", "torch"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_odd_rows(backend, smoothing):
-    hidden, weight, bias, target = layer((12,), dtype=torch.float32)
+@pytest.mark.parametrize("scale", [0.3, 8.0])  # large supports, small supports
+def test_odd_rows(backend, smoothing, scale):
+    hidden, weight, bias, target = layer((12,), scale, torch.float32)
     options = {"label_smoothing": smoothing, "backend": backend}
     ignored = torch.full((12,), -100)
     nothing = px.linear_entmax_loss(hidden, weight, ignored, bias, **options)
@@ -217,6 +256,12 @@ def test_odd_rows(backend, smoothing):
     theirs = plain(hidden, weight, target, masked, reduction="none", **options)
     assert ours[0] == torch.inf
     assert_same(ours, theirs, (hidden, weight, masked))
+    options["class_weight"] = torch.ones(WORDS).index_fill(0, target[:1], 0.0)
+    ours = px.linear_entmax_loss(hidden, weight, target, masked, reduction="none", **options)
+    theirs = plain(hidden, weight, target, masked, reduction="none", **options)
+    assert ours.isfinite().all()
+    assert_same(ours, theirs, (hidden, weight, masked))
+    del options["class_weight"]
 
     broken = hidden.detach().clone()
     broken[3], broken[5] = torch.nan, torch.nan

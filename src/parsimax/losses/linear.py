@@ -75,7 +75,6 @@ def linear_entmax_loss(
     dtype = output_dtype(hidden, target)
     if torch.is_autocast_enabled(hidden.device.type) and hidden.dtype != torch.float64:
         lower = torch.get_autocast_dtype(hidden.device.type)
-        dtype = torch.float32
         hidden, weight = hidden.to(lower), weight.to(lower)
         bias = None if bias is None else bias.to(lower)
     indices = read_indices(target, classes, options, hidden)
