@@ -9,10 +9,10 @@ from torch import Tensor
 
 from parsimax._core.dtypes import exact, exact_dtype
 from parsimax._core.validation import under_transform
+from parsimax.mappings.autograd import apply_rowmap
 from parsimax.mappings.rowmap import (
     Parameter,
     RowMap,
-    apply_rowmap,
     batch_first,
     fit,
     kernels_allowed,
@@ -207,7 +207,7 @@ _operator.register_autograd(_operator_backward, setup_context=_setup)
 
 
 # --- torch.func inside torch.compile --------------------------------------------------------------
-# As for the mappings themselves (see mappings.rowmap): values from an operator without derivatives,
+# As for the mappings themselves (see mappings.compiled): values from an operator without them, and
 # derivatives from a step of length zero of the trapezoid rule, which is right to second order.
 
 

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from parsimax._core.dtypes import exact_dtype, working
+from parsimax.mappings.autograd import apply_rowmap
 from parsimax.mappings.entmax import ENTMAX
-from parsimax.mappings.rowmap import apply_rowmap, fit, kernels_allowed, parameter_of
+from parsimax.mappings.rowmap import fit, kernels_allowed, parameter_of
 
 from .linear_chunks import Outcome, every_chunk, pull_back, solve_chunks
 from .linear_products import Gradients, Problem, Wanted, add_rank_one

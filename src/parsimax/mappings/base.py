@@ -13,7 +13,8 @@ from parsimax._core.dtypes import autocast_scores
 from parsimax._core.masks import apply_mask
 from parsimax._core.validation import check_dim, check_scores, nearest
 
-from .rowmap import Parameter, RowMap, apply_rowmap
+from .autograd import apply_rowmap
+from .rowmap import Parameter, RowMap
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,76 @@
+"""Apply a row map with derivatives: by autograd.Function in eager mode, by operators elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parsimax._core.validation import forward_levels, under_transform
+
+from .compiled import expanded, rowmap_operator
+from .rowmap import (
+    Parameter,
+    RowMap,
+    backward_rows,
+    batch_first,
+    fit,
+    kernels_allowed,
+    parameter_of,
+    plain_backward,
+    push_forward,
+    solve_rows,
+)
+
+
+def apply_rowmap(rowmap: RowMap, z: Tensor, parameter: Parameter, backend: str = "auto") -> Tensor:
+    """Probabilities along the last dimension of ``z``, differentiable in scores and parameter."""
+    tensor = parameter if isinstance(parameter, Tensor) else None
+    value = 0.0 if isinstance(parameter, Tensor) else float(parameter)
+    if torch.compiler.is_compiling():
+        if under_transform():
+            return expanded(rowmap, z, parameter, tensor, value, backend)
+        compiled: Tensor = rowmap_operator(z, tensor, value, rowmap.name, backend)
+        return compiled
+    if forward_levels() > 1:
+        # torch runs an autograd.Function's jvp outside the outer levels: it would come out as zero
+        return expanded(rowmap, z, parameter, tensor, value, backend)
+    result: Tensor = _RowFunction.apply(z, tensor, value, rowmap.name, backend)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _RowFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        z: Tensor, parameter: Tensor | None, value: float, name: str, backend: str
+    ) -> Tensor:
+        return solve_rows(z, parameter_of(parameter, value), name, backend)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, parameter, ctx.value, ctx.name, ctx.backend = inputs
+        ctx.save_for_backward(output, parameter)
+        ctx.save_for_forward(output, parameter)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        p, tensor = ctx.saved_tensors
+        parameter = parameter_of(tensor, ctx.value)
+        want = tensor is not None and ctx.needs_input_grad[1]
+        if kernels_allowed(*grads):
+            gz, gp = backward_rows(p, grads[0], parameter, ctx.name, ctx.backend, want)
+        else:
+            gz, gp = plain_backward(p, grads[0], parameter, ctx.name, want)
+        return gz, fit(gp, tensor) if want else None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        p, tensor = ctx.saved_tensors
+        return push_forward(p, tensor, ctx.value, ctx.name, tangents[0], tangents[1])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+        z, parameter, value, name, backend = args
+        z, parameter = batch_first(info.batch_size, in_dims[:2], z, parameter)
+        return _RowFunction.apply(z, parameter, value, name, backend), 0  # type: ignore[no-untyped-call]
