@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import budget, conjugate, entmax, normmax
+from . import budget, conjugate, entmax, entmax_backward, normmax
 from .pool import for_rows
 
 _FORWARD: dict[str, Callable[..., Any]] = {
@@ -23,8 +23,8 @@ _FORWARD: dict[str, Callable[..., Any]] = {
     "budget": budget.budget_forward,
 }
 _BACKWARD: dict[str, Callable[..., Any]] = {
-    "entmax": entmax.entmax_backward,
-    "sparsegen": entmax.sparsegen_backward,
+    "entmax": entmax_backward.entmax_backward,
+    "sparsegen": entmax_backward.sparsegen_backward,
     "normmax": normmax.normmax_backward,
     "budget": budget.budget_backward,
 }
