@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -98,3 +99,22 @@ def test_omega_is_differentiable_inside(member):
     (gradient,) = torch.autograd.grad(member.mapping.regularizer(p), p)
     difference = (z - gradient)[p > 0]
     assert difference.max() - difference.min() < 1e-12
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.0001, 1.4, 2.0, 3.0])
+def test_slope_of_omega_in_alpha(alpha):
+    """Against central differences of the definition, in extended precision; at 1 the limit."""
+    p = torch.tensor([0.5, 0.3, 0.2, 0.0, 0.0], dtype=torch.float64)
+    a = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(px.mappings.Entmax(a).regularizer(p), a)
+
+    def tsallis(order):
+        return sum(q * mpmath.expm1((order - 1) * mpmath.log(q)) for q in masses) / (
+            order * (order - 1)
+        )
+
+    masses = [mpmath.mpf(q) for q in p.tolist() if q > 0]
+    with mpmath.workdps(60):
+        step = mpmath.mpf(10) ** -15
+        expected = (tsallis(alpha + step) - tsallis(alpha - step)) / (2 * step)
+    assert slope.item() == pytest.approx(float(expected), rel=1e-12)

@@ -140,12 +140,6 @@ def _log1p_ratio(v: Tensor) -> Tensor:
     return torch.where(v == 0, 1.0, torch.log1p(safe) / safe)
 
 
-def _expm1_ratio(v: Tensor) -> Tensor:
-    """(exp(v) - 1) / v, which is 1 at 0."""
-    safe = torch.where(v == 0, 1.0, v)
-    return torch.where(v == 0, 1.0, torch.expm1(safe) / safe)
-
-
 def _deformed_exp(x: Tensor, beta: Tensor) -> Tensor:
     """[1 + beta x]_+^(1/beta)."""
     inside = 1 + beta * x > 0
@@ -261,6 +255,13 @@ def _series(v: Tensor, first: int, terms: int) -> Tensor:
     for k in range(terms - 2, -1, -1):
         result = result * v + 1 / math.factorial(k + first)
     return result
+
+
+def _expm1_ratio(v: Tensor) -> Tensor:
+    """(exp(v) - 1) / v, which is 1 at 0; by a series there, so that its slope is right too."""
+    near = v.abs() < 0.5
+    small, large = torch.where(near, v, 0.0), torch.where(near, 1.0, v)
+    return torch.where(near, _series(small, 1, 14), torch.expm1(large) / large)
 
 
 def _excess(v: Tensor) -> Tensor:
