@@ -9,6 +9,8 @@ import torch
 from tests.contracts.backends import AVAILABLE
 from tests.contracts.members import MEMBERS, TYPICAL, WITH_PARAMETER
 
+import parsimax as px
+
 every_member = pytest.mark.parametrize("member", TYPICAL, ids=str)
 
 
