@@ -23,8 +23,14 @@ def exact(z: Tensor) -> Tensor:
     return z.to(exact_dtype(z))
 
 
+def autocast_on(device: torch.device) -> bool:
+    """Whether autocast is enabled for tensors of this device."""
+    kind = device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
 def autocast_scores(z: Tensor) -> Tensor:
     """Follow torch's own softmax, which CUDA's autocast lifts from half precision to float32."""
-    if z.dtype in HALF and z.device.type == "cuda" and torch.is_autocast_enabled("cuda"):
+    if z.dtype in HALF and z.device.type == "cuda" and autocast_on(z.device):
         return z.float()
     return z

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -38,16 +39,19 @@ def check_dim(dim: object, ndim: int) -> int:
 def check_number(value: object, name: str, ok: Callable[[float], bool], expected: str) -> float:
     """A Python number for which ``ok`` holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number or a tensor, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise TypeError(f"{name} must be a number or a tensor, got {value!r}")
+        value = float(value)  # a number of numpy's
     number = float(value)
-    if math.isnan(number) or not ok(number):
+    # written with comparisons, which torch.compile can trace for a number that changes
+    if number != number or not ok(number):
         raise ValueError(f"{name} must be {expected}, got {value!r}")
     return number
 
 
 def check_values(value: Tensor, name: str, ok: Callable[[Tensor], Tensor], expected: str) -> None:
     """Every entry of a tensor; only in eager mode on the CPU, elsewhere a bad value gives NaN."""
-    if value.device.type != "cpu" or not values_readable():
+    if value.device.type != "cpu" or not values_readable() or without_values(value):
         return
     detached = value.detach()
     good = ok(detached)
@@ -61,7 +65,7 @@ def check_parameter(
 ) -> float | Tensor:
     """A finite number, or a tensor of them; ``ok`` compares either with the bounds."""
     if not isinstance(value, Tensor):
-        return check_number(value, name, lambda x: ok(x) and math.isfinite(x), expected)
+        return check_number(value, name, lambda x: ok(x) and -math.inf < x < math.inf, expected)
     if not value.is_floating_point():
         raise TypeError(f"a tensor {name} must have a floating-point dtype, got {value.dtype}")
     check_values(value, name, lambda x: ok(x) & x.isfinite(), expected)
@@ -98,6 +102,11 @@ def forward_levels() -> int:
     """How many forward-mode transforms (jvp, jacfwd) of torch.func are inside one another here."""
     stack = torch._C._functorch.get_interpreter_stack() or []
     return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
+
+
+def without_values(z: Tensor) -> bool:
+    """Whether this is a meta or a fake tensor, which has a shape and nothing else."""
+    return z.is_meta or getattr(z, "fake_mode", None) is not None
 
 
 def values_readable() -> bool:

@@ -7,11 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-
-def autocast_on(device: torch.device) -> bool:
-    """Whether autocast is enabled for tensors of this device."""
-    kind = device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+from parsimax._core.dtypes import autocast_on
 
 
 def autocast_inputs(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parsimax._core.dtypes import exact
+from parsimax._core.dtypes import autocast_on, exact
 from parsimax._core.validation import check_scores, under_transform, values_readable
 from parsimax.mappings.base import align_parameter
 from parsimax.mappings.entmax import ENTMAX, check_alpha
@@ -73,7 +73,7 @@ def linear_entmax_loss(
     target = check_indices(target, tuple(hidden.shape[:-1]), (*hidden.shape[:-1], classes))
     alpha = align_parameter(check_alpha(alpha), hidden, hidden.ndim - 1, "alpha")
     dtype = output_dtype(hidden, target)
-    if torch.is_autocast_enabled(hidden.device.type) and hidden.dtype != torch.float64:
+    if autocast_on(hidden.device) and hidden.dtype != torch.float64:
         lower = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(lower), weight.to(lower)
         bias = None if bias is None else bias.to(lower)
@@ -154,7 +154,7 @@ def _check_layer(
                 f"bias must have shape ({len(weight)},), one value for each row of weight, "
                 f"got shape {tuple(bias.shape)}"
             )
-    if not torch.is_autocast_enabled(hidden.device.type):
+    if not autocast_on(hidden.device):
         for name, x in (("weight", weight), ("bias", bias)):
             if x is not None and x.dtype != hidden.dtype:
                 raise TypeError(

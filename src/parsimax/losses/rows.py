@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from parsimax._core.dtypes import HALF, exact, working
+from parsimax._core.dtypes import HALF, autocast_on, exact, working
 from parsimax.mappings.rowmap import Parameter, RowMap
 
 from .autograd import conjugate
@@ -90,6 +90,6 @@ def times(factor: Tensor, x: Tensor) -> Tensor:
 def output_dtype(z: Tensor, target: Tensor) -> torch.dtype:
     """As torch: that of the scores, float32 under autocast; probabilities may widen it."""
     dtype = z.dtype
-    if dtype in HALF and torch.is_autocast_enabled(z.device.type):
+    if dtype in HALF and autocast_on(z.device):
         dtype = torch.float32
     return torch.promote_types(dtype, target.dtype) if target.is_floating_point() else dtype

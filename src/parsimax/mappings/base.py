@@ -17,11 +17,12 @@ from .autograd import apply_rowmap
 from .rowmap import Parameter, RowMap
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mapping(ABC):
     """A regularised argmax, Pi(z) = argmax over p of <p, z> - Omega(p), chosen by value.
 
-    Call it on scores; ``str`` gives the text that :func:`parse` reads back.
+    Call it on scores; ``str`` gives the text that :func:`parse` reads back, if its parameter is a
+    number.
     """
 
     @property
@@ -44,8 +45,20 @@ class Mapping(ABC):
         """Omega(p) along ``dim``."""
         p = check_scores(p, "p")
         dim = check_dim(dim, p.ndim)
-        parameter = align_parameter(self.parameter, p, dim, "parameter")
+        parameter = align_parameter(self.parameter, p, dim, self.rowmap.parameter_name)
         return self.rowmap.omega(p.movedim(dim, -1), parameter)
+
+    def __eq__(self, other: object) -> bool:
+        """The same mapping with the same number, or with the very same tensor."""
+        if not isinstance(other, Mapping) or type(self) is not type(other):
+            return NotImplemented
+        mine, theirs = self.parameter, other.parameter
+        if isinstance(mine, Tensor) or isinstance(theirs, Tensor):
+            return mine is theirs
+        return mine == theirs
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.parameter))
 
     def __str__(self) -> str:
         """The mapping as it is written in a config, e.g. ``entmax(alpha=1.5)``."""
@@ -63,15 +76,12 @@ def map_scores(
     """Check, mask, move ``dim`` to the end, map, move it back."""
     z = check_scores(z)
     dim = check_dim(dim, z.ndim)
-    parameter = align_parameter(parameter, z, dim, _PARAMETER_NAMES.get(rowmap.name, "parameter"))
+    parameter = align_parameter(parameter, z, dim, rowmap.parameter_name)
     z = apply_mask(autocast_scores(z), mask)
     if dim == z.ndim - 1:
         return apply_rowmap(rowmap, z, parameter, backend)
     p = apply_rowmap(rowmap, z.movedim(dim, -1), parameter, backend)
     return p.movedim(-1, dim).contiguous()
-
-
-_PARAMETER_NAMES = {"entmax": "alpha", "normmax": "alpha", "sparsegen": "lam", "budget": "k"}
 
 
 def align_parameter(parameter: Parameter, z: Tensor, dim: int, name: str) -> Parameter:
@@ -80,7 +90,12 @@ def align_parameter(parameter: Parameter, z: Tensor, dim: int, name: str) -> Par
         return parameter
     if not parameter.is_floating_point():
         raise TypeError(f"a tensor {name} must have a floating-point dtype, got {parameter.dtype}")
-    if parameter.device != z.device and parameter.numel() == 1:
+    if parameter.device != z.device:
+        if parameter.numel() != 1:
+            raise ValueError(
+                f"a tensor {name} must be on the device of the scores, {z.device}, "
+                f"got {parameter.device}"
+            )
         parameter = parameter.to(z.device)
     missing = z.ndim - parameter.ndim
     full = parameter.reshape((1,) * missing + parameter.shape) if missing > 0 else parameter
@@ -125,8 +140,9 @@ def parse(text: str | Mapping) -> Mapping:
     if isinstance(text, Mapping):
         return text
     if not isinstance(text, str):
+        hint = "; give its .mapping" if isinstance(getattr(text, "mapping", None), Mapping) else ""
         raise TypeError(
-            f"mapping must be text such as 'entmax(alpha=1.5)' or a mapping, got {text!r}"
+            f"mapping must be text such as 'entmax(alpha=1.5)' or a mapping, got {text!r}{hint}"
         )
     name, positional, keywords = _read_call(text)
     if name not in _REGISTRY:

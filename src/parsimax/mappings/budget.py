@@ -62,18 +62,18 @@ def check_room(z: Tensor, k: Parameter, dim: int, mask: Tensor | None) -> None:
     if z.numel() == 0:
         return
     allowed = (apply_mask(z.detach(), mask) != -torch.inf).sum(dim, keepdim=True)
-    wanted = k.detach() if isinstance(k, Tensor) else torch.tensor(k)
+    wanted = k.detach() if isinstance(k, Tensor) else torch.tensor(k, dtype=torch.float64)
     bad = ~((wanted >= 0) & (wanted <= allowed)) & (allowed > 0)
     if bool(bad.any()):
         asked = wanted.expand_as(bad)[bad][0].item()
         raise ValueError(
             f"k must lie between 0 and the number of allowed entries of every row along dim {dim}, "
-            f"got k = {asked:g} for a row with {int(allowed[bad][0])} allowed"
+            f"got k = {asked:.12g} for a row with {int(allowed[bad][0])} allowed"
         )
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Budget(Mapping):
     """The mapping ``budget`` with a given k; Omega is half the squared norm.
 
@@ -171,6 +171,7 @@ def _feasible(k: Parameter, allowed: Tensor) -> Tensor:
 BUDGET = register_rowmap(
     RowMap(
         "budget",
+        "k",
         _solve,
         _jacobian,
         _sensitivity,

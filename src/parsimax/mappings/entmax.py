@@ -53,7 +53,7 @@ def check_alpha(alpha: Parameter) -> Parameter:
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entmax(Mapping):
     """The mapping ``entmax`` at a given alpha.
 
@@ -318,5 +318,5 @@ def _feasible(alpha: Parameter, allowed: Tensor) -> Tensor:
 
 
 ENTMAX = register_rowmap(
-    RowMap("entmax", _solve, _jacobian, _sensitivity, _omega, _domega, _feasible)
+    RowMap("entmax", "alpha", _solve, _jacobian, _sensitivity, _omega, _domega, _feasible)
 )

@@ -47,7 +47,7 @@ def check_order(alpha: Parameter) -> Parameter:
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Normmax(Mapping):
     """The mapping ``normmax`` of a given order; Omega is the alpha-norm.
 
@@ -161,5 +161,7 @@ def _feasible(alpha: Parameter, allowed: Tensor) -> Tensor:
 
 
 NORMMAX = register_rowmap(
-    RowMap("normmax", _solve, _jacobian, _sensitivity, _omega, _domega, _feasible, vertex=1.0)
+    RowMap(
+        "normmax", "alpha", _solve, _jacobian, _sensitivity, _omega, _domega, _feasible, vertex=1.0
+    )
 )

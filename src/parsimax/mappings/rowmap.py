@@ -17,7 +17,7 @@ from torch import Tensor
 
 from parsimax._core.backend import choose
 from parsimax._core.dtypes import exact, working
-from parsimax._core.validation import under_transform
+from parsimax._core.validation import under_transform, without_values
 
 Parameter = float | Tensor  # a tensor has the scores' ndim, and size one in the last dimension
 
@@ -25,6 +25,8 @@ Parameter = float | Tensor  # a tensor has the scores' ndim, and size one in the
 @dataclass(frozen=True)
 class RowMap:
     """The mathematics of one mapping; all functions act on the last dimension.
+
+    ``parameter_name`` is what its users call the parameter.
 
     ``solve(y, parameter)`` is the reference solver; it sees scores whose maximum is 0, and -inf
     where masked. ``jacobian(p, v, parameter)`` multiplies by the Jacobian, ``sensitivity(p,
@@ -34,6 +36,7 @@ class RowMap:
     """
 
     name: str
+    parameter_name: str
     solve: Callable[[Tensor, Parameter], Tensor]
     jacobian: Callable[[Tensor, Tensor, Parameter], Tensor]
     sensitivity: Callable[[Tensor, Parameter], Tensor]
@@ -86,7 +89,7 @@ def reference(rowmap: RowMap, z: Tensor, parameter: Parameter) -> Tensor:
 def solve_rows(z: Tensor, parameter: Parameter, name: str, backend: str) -> Tensor:
     """Forward without autograd, by the chosen backend."""
     chosen = choose(backend, z)
-    if z.numel() == 0:
+    if z.numel() == 0 or without_values(z):
         return torch.empty_like(z, memory_format=torch.contiguous_format)
     if chosen == "numba":
         from parsimax.kernels import cpu
@@ -100,7 +103,7 @@ def backward_rows(
 ) -> tuple[Tensor, Tensor]:
     """(gradient in the scores, gradient in the parameter, shape (..., 1) or empty)."""
     chosen = choose(backend, p)
-    if chosen == "numba" and p.numel():
+    if chosen == "numba" and p.numel() and not without_values(p):
         from parsimax.kernels import cpu
 
         gz, gparameter = cpu.backward(name, p, g, parameter, want_parameter)
@@ -142,14 +145,15 @@ def push_forward(
     """The directional derivative of the output."""
     rowmap = rowmap_named(name)
     parameter = parameter_of(tensor, value)
-    out = torch.zeros_like(p)
+    work = working(p)
+    out = torch.zeros_like(work)
     if p.numel() == 0:
-        return out
+        return out.to(p.dtype)
     if dz is not None:
-        out = out + rowmap.jacobian(p, dz, parameter)
+        out = out + rowmap.jacobian(work, dz.to(work.dtype), parameter)
     if dparameter is not None:
-        out = out + rowmap.sensitivity(p, parameter) * dparameter
-    return torch.where(p.isnan(), torch.nan, out).to(p.dtype)
+        out = out + rowmap.sensitivity(work, parameter) * dparameter
+    return torch.where(work.isnan(), torch.nan, out).to(p.dtype)
 
 
 def batch_first(

@@ -26,7 +26,7 @@ def softmax(
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Softmax(Mapping):
     """The mapping ``softmax``; Omega is the negative Shannon entropy.
 

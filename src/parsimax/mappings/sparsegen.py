@@ -47,7 +47,7 @@ def check_lam(lam: Parameter) -> Parameter:
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sparsegen(Mapping):
     """The mapping ``sparsegen``; Omega is (1 - lam) (|p|^2 - 1) / 2.
 
@@ -111,5 +111,5 @@ def _feasible(lam: Parameter, allowed: Tensor) -> Tensor:
 
 
 SPARSEGEN = register_rowmap(
-    RowMap("sparsegen", _solve, _jacobian, _sensitivity, _omega, _domega, _feasible)
+    RowMap("sparsegen", "lam", _solve, _jacobian, _sensitivity, _omega, _domega, _feasible)
 )

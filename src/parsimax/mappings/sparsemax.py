@@ -24,7 +24,7 @@ def sparsemax(
 
 
 @register
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sparsemax(Mapping):
     """The mapping ``sparsemax``; Omega is (|p|^2 - 1) / 2.
 

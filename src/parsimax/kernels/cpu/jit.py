@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ def _fingerprint() -> str:
 
 
 _SOURCES = _fingerprint()
+_log = logging.getLogger("parsimax")
 
 
 class _Cache(FunctionCache):
@@ -30,13 +33,21 @@ class _Cache(FunctionCache):
         return (*super()._index_key(sig, codegen), _SOURCES)
 
 
+@cache
+def _say_uncached(why: str) -> None:
+    _log.info("kernels are compiled anew in every process: %s", why)
+
+
 def _compiler(**options: object) -> Any:
     compile_: Any = njit(nogil=True, error_model="numpy", **options)  # type: ignore[call-overload]
 
     def decorate(function: Any) -> Any:
         dispatcher = compile_(function)
-        dispatcher.enable_caching()
-        dispatcher._cache = _Cache(function)
+        try:
+            dispatcher.enable_caching()
+            dispatcher._cache = _Cache(function)
+        except RuntimeError as error:  # no folder to write to, as in a read-only container
+            _say_uncached(str(error))
         return dispatcher
 
     return decorate
