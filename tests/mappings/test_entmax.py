@@ -143,6 +143,23 @@ def test_very_large_alpha(alpha, backend):
 
 
 @every_backend
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_gradient_in_a_large_alpha_with_small_probabilities(dtype, backend):
+    """p^(2 - alpha) is 1e11 here, and cancels out of the gradient in alpha."""
+    z = torch.zeros(90, dtype=dtype)
+    z[7] = 0.25
+    alpha = torch.tensor(4.7, dtype=torch.float64, requires_grad=True)
+    p = px.entmax(z, alpha, backend=backend)
+    assert 0 < p.detach().min() < 1e-3
+    expected = derivatives.derivative(
+        lambda x: rows.entmax(z.double().numpy(), x), 4.7, np.longdouble(2) ** -12
+    )
+    (found,) = torch.autograd.grad(p[7], alpha)
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-5
+    assert float(found) == pytest.approx(float(expected[7]), rel=tolerance)
+
+
+@every_backend
 def test_alpha_per_head_learns(backend):
     """The shape of use: scores (batch, head, query, key), one alpha a head, gradient by head."""
     z = torch.randn(2, 3, 4, 5, dtype=torch.float64)

@@ -60,3 +60,13 @@ def test_high_orders_on_long_rows_do_not_underflow(dtype, backend):
     moved = [(mapping(wide + sign * step * direction) * wide).sum() for sign in (1, -1)]
     slope = float(moved[0] - moved[1]) / (2 * step)
     assert float((gradient.double() * direction).sum()) == pytest.approx(slope, rel=1e-3)
+
+
+@every_backend
+def test_probabilities_below_the_normal_numbers_have_finite_gradients(backend):
+    z = torch.tensor([0.0, -0.1, -0.9995, -0.99901], dtype=torch.float64)
+    x = z.clone().requires_grad_()
+    p = px.normmax(x, 1.0106, backend=backend)
+    assert ((p > 0) & (p < 2.3e-308)).any()
+    (gradient,) = torch.autograd.grad(p, x, torch.tensor([1.0, 2.0, -1.0, 3.0], dtype=x.dtype))
+    assert gradient.isfinite().all()

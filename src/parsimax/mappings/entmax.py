@@ -271,6 +271,21 @@ def _excess(v: Tensor) -> Tensor:
     return torch.where(near, _series(small, 2, 20), (torch.expm1(large) - large) / large**2)
 
 
+def _direct(p: Tensor, log_p: Tensor, beta: Parameter) -> Tensor:
+    """dp/dalpha at a fixed threshold, up to a multiple of s = p^(2 - alpha), which cancels.
+
+    It is -(s - p + beta p log p) / beta^2. Up to alpha = 2 that is written without dividing by
+    beta; above, s has no bound and would drown the rest, so it is left out.
+    """
+    if not isinstance(beta, Tensor):
+        if beta > 1:
+            return (p - beta * p * log_p) / beta**2
+        return -p * log_p**2 * _excess(-beta * log_p)
+    low, high = beta.clamp(max=1.0), beta.clamp(min=1.0)
+    flat = -p * log_p**2 * _excess(-low * log_p)
+    return torch.where(beta > 1, (p - high * p * log_p) / high**2, flat)
+
+
 def _sensitivity(p: Tensor, alpha: Parameter) -> Tensor:
     """dp/dalpha, in the form of docs/derivations.md that is regular at alpha = 1.
 
@@ -278,11 +293,9 @@ def _sensitivity(p: Tensor, alpha: Parameter) -> Tensor:
     (alpha - 1)^2.
     """
     alpha = _cast(alpha, p)
-    beta = alpha - 1
     inside = p > 0
     log_p = torch.where(inside, p, 1.0).log()
-    direct = -p * log_p**2 * _excess(-beta * log_p)
-    direct = torch.where(inside | p.isnan(), direct, 0.0)
+    direct = torch.where(inside | p.isnan(), _direct(p, log_p, alpha - 1), 0.0)
     s = _powers(p, 2 - alpha)
     total = s.sum(-1, keepdim=True)
     share = s / torch.where(total == 0, 1.0, total)

@@ -111,10 +111,22 @@ def _steep_backward(p, g, exponent, out):
 
 @reduction
 def _alpha_row(p, g, beta, centre):
-    """Sum of (g - centre) * p * d log(p)/d alpha at fixed t; see docs/derivations.md."""
+    """Sum of (g - centre) * p * d log(p)/d alpha at fixed t; see docs/derivations.md.
+
+    ``centre`` is the mean of g under s = p^(2 - alpha), so a multiple of s adds nothing. Above
+    alpha = 2, where s has no bound and would drown the rest, it is left out.
+    """
     zero, tiny = cast(0.0, p[0]), cast(1.2e-38, p[0])
     beta, centre = cast(beta, p[0]), cast(centre, p[0])
     total = 0.0
+    if beta > cast(1.0, beta):
+        scale = cast(1.0, beta) / (beta * beta)
+        for i in range(p.size):
+            kept = p[i] if p[i] > tiny else tiny
+            change = scale * (kept - beta * kept * log(kept))
+            change = change if p[i] > zero else zero
+            total += np.float64(change * (g[i] - centre))
+        return total
     for i in range(p.size):
         kept = p[i] if p[i] > tiny else tiny
         minus_log = -log(kept)

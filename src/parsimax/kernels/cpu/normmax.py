@@ -95,7 +95,10 @@ def _slope(p, norm, alpha):
     """kappa p^(2-alpha), written so that nothing overflows that is not itself too large."""
     if not p > 0.0:
         return 0.0
-    return np.float64(p) * (norm / np.float64(p)) ** (alpha - 1.0) / (alpha - 1.0)
+    wide, beta = np.float64(p), alpha - 1.0
+    if beta < 1.0:
+        return wide ** (1.0 - beta) * norm**beta / beta
+    return wide * (norm / wide) ** beta / beta
 
 
 @kernel
