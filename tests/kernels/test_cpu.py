@@ -11,6 +11,7 @@ import pytest
 import torch
 
 pytest.importorskip("numba")
+import parsimax as px
 from parsimax.kernels import cpu
 from parsimax.kernels.cpu import pool
 
@@ -138,3 +139,26 @@ def test_nothing_is_started_by_importing():
         "assert all(not kernel.signatures for kernel in cpu._FORWARD.values())"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_large_tensors_whose_rows_do_not_lie_together(dim):
+    """They are copied slab by slab; every row must come out as it does alone, bit for bit."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(500, 3, 600, generator=generator)
+    shape = [1 if i == dim else size for i, size in enumerate(z.shape)]
+    alpha = 1 + torch.rand(shape, generator=generator)
+    results = []
+    for scores, order, along in (
+        (z, alpha, dim),
+        (z.movedim(dim, -1).contiguous(), alpha.movedim(dim, -1).contiguous(), -1),
+    ):
+        scores, order = scores.clone().requires_grad_(), order.clone().requires_grad_()
+        p = px.entmax(scores, order, dim=along)
+        g = torch.linspace(-1, 1, p.shape[along]).reshape(
+            [-1 if n == p.shape[along] else 1 for n in p.shape]
+        )
+        gz, ga = torch.autograd.grad(p, (scores, order), g.expand_as(p))
+        results.append([x if along == -1 else x.movedim(dim, -1) for x in (p, gz, ga)])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)

@@ -11,10 +11,10 @@ import torch
 import parsimax as px
 
 torch.set_num_threads(1)
-alpha = float(sys.argv[1])
+alpha, dim, masked = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "masked"
 
 def run(z, g):
-    p = px.entmax(z, alpha)
+    p = px.entmax(z, alpha, dim=dim, mask=mask[: len(z), : len(z)] if masked else None)
     p.backward(g)
     return p
 
@@ -22,6 +22,7 @@ def status(field):
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
+mask = torch.rand(4096, 4096) < 0.5
 small = torch.randn(64, 64, requires_grad=True)
 run(small, torch.ones(64, 64))  # compiles
 z = torch.randn(4096, 4096, requires_grad=True)
@@ -35,10 +36,20 @@ print((status("VmHWM") - before) / (z.numel() * 4 / 1024))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
-@pytest.mark.parametrize("alpha", ["1.0", "1.3", "1.5", "2.0"])
-def test_output_and_gradient_and_at_most_one_buffer(alpha):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("1.0", "-1", "all"),
+        ("1.3", "-1", "all"),
+        ("1.5", "-1", "all"),
+        ("2.0", "-1", "all"),
+        ("1.5", "-1", "masked"),
+        ("1.5", "0", "all"),
+    ],
+)
+def test_output_and_gradient_and_at_most_one_buffer(arguments):
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, alpha], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _SCRIPT, *arguments], capture_output=True, text=True, check=True
     )
     buffers = float(done.stdout)
     assert 1.9 < buffers < 3.1  # two are the output and its gradient

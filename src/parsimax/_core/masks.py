@@ -23,4 +23,4 @@ def apply_mask(z: Tensor, mask: object) -> Tensor:
             f"mask must broadcast to the shape of the scores {tuple(z.shape)}, "
             f"got shape {tuple(mask.shape)}"
         )
-    return z.masked_fill(~mask, -torch.inf)
+    return torch.where(mask, z, -torch.inf)

@@ -20,6 +20,8 @@ def check_scores(z: object, name: str = "z") -> Tensor:
         raise TypeError(
             f"{name} must have a floating-point dtype, got {z.dtype}; use {name}.float()"
         )
+    if z.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {z.layout}; use to_dense()")
     if z.ndim == 0:
         raise ValueError(f"{name} must have at least one dimension, got a scalar tensor")
     return z

@@ -26,7 +26,7 @@ def rowmap_operator(
     z: Tensor, parameter: Tensor | None, value: float, name: str, backend: str
 ) -> Tensor:
     """The mapping as torch.compile and torch.export see it; one of tensor and value counts."""
-    return solve_rows(z, parameter_of(parameter, value), name, backend)
+    return solve_rows(z, parameter_of(parameter, value), name, backend).contiguous()
 
 
 @rowmap_operator.register_fake
@@ -123,7 +123,7 @@ def expanded(
 def _values_operator(
     z: Tensor, parameter: Tensor | None, value: float, name: str, backend: str
 ) -> Tensor:
-    return solve_rows(z, parameter_of(parameter, value), name, backend)
+    return solve_rows(z, parameter_of(parameter, value), name, backend).contiguous()
 
 
 @_values_operator.register_fake

@@ -6,7 +6,7 @@ functions here take tensors of any shape whose last dimension is the row, and an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from . import budget, conjugate, entmax, entmax_backward, normmax
 from .pool import for_rows
+
+_SLAB = 1 << 18  # scores that are copied at a time where rows do not lie together
 
 _FORWARD: dict[str, Callable[..., Any]] = {
     "entmax": entmax.entmax_forward,
@@ -53,8 +55,39 @@ def _parameters(parameter: float | Tensor, shape: torch.Size) -> Any:
     return values.expand(*shape[:-1], 1).reshape(-1).contiguous().numpy()
 
 
+def _slabs(x: Tensor) -> Iterator[tuple[slice, ...]]:
+    """Pieces of a tensor whose rows do not lie together, cut along its longest other dimension.
+
+    A row is copied to be computed, and copying all of them at once would take a whole buffer.
+    """
+    sizes = x.shape[:-1]
+    longest = max(range(len(sizes)), key=lambda i: sizes[i])
+    step = max(1, _SLAB * sizes[longest] // x.numel())
+    for start in range(0, sizes[longest], step):
+        yield (*(slice(None),) * longest, slice(start, start + step))
+
+
+def _part(parameter: float | Tensor, slab: tuple[slice, ...]) -> float | Tensor:
+    """The parameters of a slab; a size of one belongs to all of them."""
+    if not isinstance(parameter, Tensor) or parameter.shape[len(slab) - 1] == 1:
+        return parameter
+    return parameter[slab]
+
+
+def _in_slabs(x: Tensor) -> bool:
+    return x.ndim > 1 and x.numel() > _SLAB and not x.is_contiguous()
+
+
 def forward(name: str, z: Tensor, parameter: float | Tensor) -> Tensor:
-    """Probabilities along the last dimension, rounded once to the dtype of ``z``."""
+    """Probabilities along the last dimension, rounded once to the dtype of ``z``.
+
+    The result lies in memory as the scores do.
+    """
+    if _in_slabs(z):
+        p = torch.empty_like(z)
+        for slab in _slabs(z):
+            p[slab] = forward(name, z[slab].contiguous(), _part(parameter, slab))
+        return p
     rows = _rows(z)
     # of the final shape: a view as the result could not be changed in place
     p = torch.empty(z.shape, dtype=torch.from_numpy(rows).dtype)
@@ -67,6 +100,17 @@ def backward(
     name: str, p: Tensor, g: Tensor, parameter: float | Tensor, want_parameter: bool
 ) -> tuple[Tensor, Tensor]:
     """Gradient in the scores, and in the parameter (one value a row, or empty if not wanted)."""
+    if _in_slabs(p):
+        gz = torch.empty_like(p)
+        change = torch.empty((*p.shape[:-1], 1) if want_parameter else 0, dtype=torch.float64)
+        for slab in _slabs(p):
+            part = _part(parameter, slab)
+            gz[slab], rows_change = backward(
+                name, p[slab].contiguous(), g[slab], part, want_parameter
+            )
+            if want_parameter:
+                change[slab] = rows_change.reshape(change[slab].shape)
+        return gz, change.reshape(-1)
     rows, grads = _rows(p), _rows(g)
     out = torch.empty(rows.shape, dtype=torch.from_numpy(rows).dtype)
     dparam = np.zeros(len(rows) if want_parameter else 0)
