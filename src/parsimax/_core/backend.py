@@ -1,4 +1,4 @@
-"""Choose who computes: Triton on CUDA, numba on the CPU, plain torch anywhere else."""
+"""Choose who computes: numba on the CPU, plain torch anywhere else."""
 
 from __future__ import annotations
 
