@@ -69,6 +69,9 @@ def shown(value: object) -> object:
 def check_module_alpha(alpha: Any, num_heads: int) -> None:
     """A number, a tensor of one value or one a head, or a Module that gives such a tensor."""
     if isinstance(alpha, nn.Module):
+        heads = getattr(alpha, "num_heads", num_heads)
+        if heads != num_heads:
+            raise ValueError(f"alpha must have num_heads={num_heads}, as this module, got {heads}")
         return
     check_alpha(alpha)
     if isinstance(alpha, Tensor) and alpha.ndim == 1 and alpha.shape[0] not in (1, num_heads):

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from parsimax._core.dtypes import autocast_on
 from parsimax._core.records import AttentionOutput
 from parsimax.mappings import Mapping
 
@@ -225,6 +226,7 @@ class MultiheadAttention(nn.Module):
         """
         sizes = (self.embed_dim, self.kdim, self.vdim)
         batched = check_sequences(query, key, value, sizes, self.batch_first)
+        self._check_dtypes(query, key, value)
         if not batched:
             query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
         elif not self.batch_first:
@@ -259,6 +261,16 @@ class MultiheadAttention(nn.Module):
         return self._finish(
             context, weights if need_weights else None, average_attn_weights, batched
         )
+
+    def _check_dtypes(self, *inputs: Tensor) -> None:
+        own = self.out_proj.weight.dtype
+        if autocast_on(inputs[0].device):
+            return
+        for name, x in zip(("query", "key", "value"), inputs, strict=True):
+            if x.dtype != own:
+                raise TypeError(
+                    f"{name} must have the dtype of the module's parameters, {own}, got {x.dtype}"
+                )
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         weights: tuple[Any, ...] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)

@@ -16,6 +16,8 @@ def check_sequences(
     for name, x, size in zip(("query", "key", "value"), (query, key, value), sizes, strict=True):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+        if not x.is_floating_point():
+            raise TypeError(f"{name} must have a floating-point dtype, got {x.dtype}")
         if x.ndim not in (2, 3) or x.ndim != query.ndim:
             raise ValueError(
                 f"query, key and value must all be batched, {layout}, or all unbatched, (L, E), "

@@ -84,17 +84,23 @@ def check_target(z: Tensor, target: object, dim: int, options: Options) -> Tenso
                 f"ignore_index={options.ignore_index} and a target of probabilities"
             )
         return target
-    return check_indices(target, items, tuple(z.shape))
+    return check_indices(target, items, tuple(z.shape), else_probabilities=True)
 
 
-def check_indices(target: object, items: tuple[int, ...], scores: tuple[int, ...]) -> Tensor:
+def check_indices(
+    target: object,
+    items: tuple[int, ...],
+    scores: tuple[int, ...],
+    else_probabilities: bool = False,
+) -> Tensor:
     """Class indices, one an item, as int64."""
     if not isinstance(target, Tensor):
         raise TypeError(f"target must be a torch.Tensor, got {type(target).__name__}")
     if target.dtype not in (torch.int64, torch.uint8):
+        other = ", or probabilities of a floating-point dtype" if else_probabilities else ""
         raise TypeError(
-            "target must hold class indices of dtype torch.int64 (or torch.uint8), or "
-            f"probabilities of a floating-point dtype, got {target.dtype}"
+            "target must hold class indices of dtype torch.int64 (or torch.uint8)"
+            f"{other}, got {target.dtype}"
         )
     if target.shape != items:
         raise ValueError(
@@ -132,5 +138,9 @@ def reduce(values: Tensor, divisor: Tensor | int, reduction: str) -> Tensor:
 
 
 def mean_divisor(indices: Indices) -> Tensor:
-    """The weights of the targets that count; 1 if there are none, so that their mean is 0."""
-    return torch.where(indices.kept.any(), indices.weight.sum(), 1.0)
+    """The weights of the targets that count; 1 if there are none, so that their mean is 0.
+
+    Weights that are all 0 have no mean: NaN, as in torch.
+    """
+    total = indices.weight.sum()
+    return torch.where(indices.kept.any(), torch.where(total == 0, torch.nan, total), 1.0)

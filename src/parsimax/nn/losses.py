@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from parsimax.attention.choice import hold, read_mapping, shown
+from parsimax.losses.targets import check_options
 from parsimax.mappings import Mapping
 from parsimax.mappings.entmax import check_alpha
 
@@ -19,6 +20,7 @@ class ClassLoss(nn.Module, ABC):
 
     def __init__(self, ignore_index: int, reduction: str, label_smoothing: float) -> None:
         super().__init__()
+        check_options(None, ignore_index, reduction, label_smoothing, 0)
         self.ignore_index = ignore_index
         self.reduction = reduction
         self.label_smoothing = label_smoothing

@@ -23,7 +23,7 @@ NOTES = {
         "says no.",
     ),
     "sparsemax": Note(
-        problem="Ω(<i>p</i>) = ½ ‖<i>p</i>‖²",
+        problem="Ω(<i>p</i>) = ½ (‖<i>p</i>‖² − 1)",
         solution="<i>p<sub>i</sub></i> = max(<i>z<sub>i</sub></i> − τ, 0)",
         text="The point of the simplex that is nearest to the scores. One threshold τ is taken "
         "from every score, and what falls below it is exactly zero.",
@@ -38,7 +38,7 @@ NOTES = {
         "like.",
     ),
     "sparsegen": Note(
-        problem="Ω(<i>p</i>) = ½ (1 − λ) ‖<i>p</i>‖², &nbsp;λ &lt; 1",
+        problem="Ω(<i>p</i>) = ½ (1 − λ) (‖<i>p</i>‖² − 1), &nbsp;λ &lt; 1",
         solution="<i>p</i> = sparsemax(<i>z</i> / (1 − λ))",
         text="Sparsemax with a temperature. λ near 1 leaves a single word; a negative λ shares "
         "more evenly; λ = 0 is sparsemax.",
