@@ -106,6 +106,13 @@ def forward_levels() -> int:
     return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
 
 
+def derivatives_wanted(*tensors: Tensor | None) -> bool:
+    """Whether anything may be differentiated: by reverse mode, forward mode or torch.func."""
+    if under_transform() or torch.autograd.forward_ad._current_level >= 0:
+        return True
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
 def without_values(z: Tensor) -> bool:
     """Whether this is a meta or a fake tensor, which has a shape and nothing else."""
     return z.is_meta or getattr(z, "fake_mode", None) is not None

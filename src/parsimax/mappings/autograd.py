@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import forward_levels, under_transform
+from parsimax._core.validation import derivatives_wanted, forward_levels, under_transform
 
 from .compiled import expanded, rowmap_operator
 from .rowmap import (
@@ -36,6 +37,8 @@ def apply_rowmap(rowmap: RowMap, z: Tensor, parameter: Parameter, backend: str =
     if forward_levels() > 1:
         # torch runs an autograd.Function's jvp outside the outer levels: it would come out as zero
         return expanded(rowmap, z, parameter, tensor, value, backend)
+    if not derivatives_wanted(z, tensor):
+        return solve_rows(z, parameter, rowmap.name, backend)
     result: Tensor = _RowFunction.apply(z, tensor, value, rowmap.name, backend)  # type: ignore[no-untyped-call]
     return result
 
@@ -74,3 +77,7 @@ class _RowFunction(torch.autograd.Function):
         z, parameter, value, name, backend = args
         z, parameter = batch_first(info.batch_size, in_dims[:2], z, parameter)
         return _RowFunction.apply(z, parameter, value, name, backend), 0  # type: ignore[no-untyped-call]
+
+
+# torch binds the arguments of every call to this signature, and would work it out anew each time
+_RowFunction.forward.__signature__ = inspect.signature(_RowFunction.forward)  # type: ignore[attr-defined]
