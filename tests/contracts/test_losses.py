@@ -1,20 +1,23 @@
 """What every Fenchel-Young loss promises, for every registered mapping; new ones are in, too."""
 
+import dataclasses
+
 import pytest
 import torch
+from tests.contracts.backends import AVAILABLE
 from tests.losses import oracle
+from torch.func import jacfwd, jacrev
 
 import parsimax as px
 from parsimax.mappings import Mapping, registry
 
-BACKENDS = ["numba", "torch"]
 EXTRA = ["entmax(alpha=1.2)", "entmax(alpha=3.0)", "sparsegen(lam=0.5)", "normmax(alpha=1.5)"]
 EXTRA += ["budget(k=1)", "budget(k=2.5)"]
 MAPPINGS = [px.mappings.parse(text) for text in [*registry(), *EXTRA]]
 ON_SIMPLEX = [m for m in MAPPINGS if not isinstance(m, px.mappings.Budget) or m.k == 1]
 
 every_mapping = pytest.mark.parametrize("mapping", MAPPINGS, ids=str)
-every_backend = pytest.mark.parametrize("backend", BACKENDS)
+every_backend = pytest.mark.parametrize("backend", AVAILABLE)
 
 
 def scores(rows: int = 12, classes: int = 7, scale: float = 2.0, seed: int = 0) -> torch.Tensor:
@@ -151,3 +154,28 @@ def test_no_items(mapping):
         loss = px.fenchel_young_loss(z, y, mapping, reduction="none")
         assert loss.shape == (z.shape[0], *z.shape[2:])
         assert torch.autograd.grad(loss.sum(), z)[0].shape == z.shape
+
+
+@every_mapping
+def test_forward_mode_inside_forward_mode(mapping):
+    """Second and third derivatives in scores and parameter, by forward mode alone."""
+    z, y = scores(3, 4), targets(mapping, 3, 4)
+    name = next((field.name for field in dataclasses.fields(mapping)), None)
+
+    def loss(z, parameter=None):
+        given = mapping if parameter is None else dataclasses.replace(mapping, **{name: parameter})
+        mass = mapping.rowmap.mass(1.0 if parameter is None else parameter / mapping.parameter)
+        return px.fenchel_young_loss(z, y * mass, given)
+
+    wanted = jacrev(jacrev(loss))(z)
+    assert wanted.abs().max() > 1e-3
+    torch.testing.assert_close(jacfwd(jacfwd(loss))(z), wanted)
+    third = jacrev(jacrev(jacrev(loss)))(z)
+    torch.testing.assert_close(jacfwd(jacfwd(jacfwd(loss)))(z), third)
+    if name is not None:
+        parameter = torch.tensor(float(mapping.parameter), dtype=torch.float64)
+        for first, second in ((0, 1), (1, 0), (1, 1)):
+            torch.testing.assert_close(
+                jacfwd(jacfwd(loss, first), second)(z, parameter),
+                jacrev(jacrev(loss, first), second)(z, parameter),
+            )

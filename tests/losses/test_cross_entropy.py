@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from tests.contracts.backends import AVAILABLE
 from torch.nn import functional as F
 
 import parsimax as px
@@ -30,7 +31,7 @@ def make_target(kind, shape, dtype, ignore_index):
     return target
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("shape", LAYOUTS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_equals_cross_entropy(shape, dtype, backend):

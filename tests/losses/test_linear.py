@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from tests.contracts.backends import AVAILABLE
 from tests.losses import oracle
 from torch.func import grad, jacfwd, jacrev, vmap
 from torch.nn import functional as F
@@ -49,7 +50,7 @@ def assert_same(ours, theirs, inputs, **tolerance):
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0])
 # nearly equal logits have a large support, far ones a small one: all three ways are taken
 @pytest.mark.parametrize("scale", [0.05, 1.0, 5.0])
@@ -234,7 +235,7 @@ def test_gradients_only_where_wanted_and_as_often_as_wanted():
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("scale", [0.3, 8.0])  # large supports, small supports
 def test_odd_rows(backend, smoothing, scale):

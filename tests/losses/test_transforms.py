@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contracts.backends import AVAILABLE
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
 
 import parsimax as px
@@ -22,7 +23,7 @@ def problem(dtype=torch.float64):
 # --- torch.func -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("backend", AVAILABLE)
 def test_func_transforms(backend):
     z, target = problem()
     y = torch.softmax(z.flip(0), -1)
@@ -36,6 +37,28 @@ def test_func_transforms(backend):
     torch.testing.assert_close(hessian(loss)(z), wanted)
     torch.testing.assert_close(jacrev(jacrev(loss))(z), wanted)
     assert wanted.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("backend", AVAILABLE)
+@pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0])
+def test_forward_mode_inside_forward_mode(alpha, backend):
+    z, target = problem()
+    weight = torch.eye(6, dtype=torch.float64)
+
+    def loss(z, a):
+        return px.entmax_loss(z, target, a, label_smoothing=0.1, backend=backend)
+
+    def linear(z, a):
+        return px.linear_entmax_loss(
+            z, weight, target, alpha=a, label_smoothing=0.1, backend=backend
+        )
+
+    a = torch.tensor(alpha, dtype=torch.float64)
+    for first, second in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        wanted = jacrev(jacrev(loss, first), second)(z, a)
+        assert wanted.abs().max() > 1e-4
+        for function in (loss, linear):
+            torch.testing.assert_close(jacfwd(jacfwd(function, first), second)(z, a), wanted)
 
 
 def test_vmap():

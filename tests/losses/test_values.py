@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contracts.backends import AVAILABLE
 from tests.losses import oracle
 
 import parsimax as px
 
 ALPHAS = [1.0, 1.0001, 1.25, 1.5, 1.75, 2.0, 2.5, 4.0]
-BACKENDS = ["numba", "torch"]
 
 
 def rows(count=40, classes=9, scale=3.0, seed=0):
@@ -23,7 +23,7 @@ def rows(count=40, classes=9, scale=3.0, seed=0):
     return z, target
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_entmax_loss_is_its_definition(alpha, backend):
     z, target = rows()
@@ -37,7 +37,7 @@ def test_entmax_loss_is_its_definition(alpha, backend):
     np.testing.assert_allclose(single, exact, rtol=1e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 3.0])
 def test_weights_and_smoothing_are_in_the_definition(alpha, backend):
     z, target = rows()
@@ -53,7 +53,7 @@ def test_weights_and_smoothing_are_in_the_definition(alpha, backend):
     assert dense.item() == pytest.approx(exact.mean(), rel=1e-10)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_gradient_is_p_minus_y(alpha, backend):
     z, target = rows()
@@ -79,7 +79,7 @@ def test_two_class_sparsemax_loss_is_huber():
     torch.testing.assert_close(ours, huber)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("alpha", [1.05, 1.3, 1.5, 2.0, 3.0])
 def test_zero_exactly_beyond_the_margin(alpha, dtype, backend):
@@ -105,7 +105,7 @@ def test_margin_of_sparsegen(lam):
     assert loss[0] == 0 < loss[1]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", AVAILABLE)
 @given(
     scale=st.sampled_from([1e-3, 1.0, 30.0, 1e4]),
     shift=st.sampled_from([0.0, 1e6, -1e6]),
@@ -126,7 +126,7 @@ def test_nonnegative_and_blind_to_shifts(backend, scale, shift, alpha, seed):
     np.testing.assert_allclose(plain, exact, rtol=1e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", AVAILABLE)
 def test_long_rows(backend):
     z, target = rows(3, 40_000, 2.0)
     for alpha in (1.0, 1.3, 1.5, 2.0):
@@ -145,7 +145,7 @@ def test_one_class_has_no_loss():
     assert torch.autograd.grad(loss.sum(), z)[0].eq(0).all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
 def test_target_that_is_masked(alpha, backend):
     inf = math.inf
@@ -166,7 +166,7 @@ def test_target_that_is_masked(alpha, backend):
     np.testing.assert_allclose(g, wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", AVAILABLE)
 def test_nothing_times_infinity_is_nothing(backend):
     z = torch.tensor([[1.0, -math.inf, 0.5]], requires_grad=True)
     free = px.entmax_loss(z[:, [0, 2]], torch.tensor([0]), backend=backend)
@@ -187,7 +187,7 @@ def test_nothing_times_infinity_is_nothing(backend):
     assert all(g.isfinite().all() for g in grads)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("kind", ["index", "probability"])
 def test_bad_scores_stay_in_their_row(kind, backend):
     z, target = rows(5, 4)
@@ -231,3 +231,19 @@ def test_fresh_memory_is_never_read():
             assert torch.autograd.grad(loss, x)[0].isfinite().all()
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+def test_budgets_of_any_layout():
+    """A tensor k has size 1 along the classes, wherever they are."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(2, 5, 3, generator=generator, dtype=torch.float64)
+    k = 1 + 2 * torch.rand(2, 1, 3, generator=generator, dtype=torch.float64)
+    y = px.budget(z.flip(0), k, dim=1)
+    loss = px.fenchel_young_loss(z, y, px.mappings.Budget(k), reduction="none")
+    for i in range(2):
+        for j in range(3):
+            mapping = px.mappings.Budget(k[i, 0, j].item())
+            one = px.fenchel_young_loss(z[i, :, j], y[i, :, j], mapping)
+            torch.testing.assert_close(loss[i, j], one)
+    with pytest.raises(ValueError, match="along dim 1, got k = 6"):
+        px.fenchel_young_loss(z, y, px.mappings.Budget(torch.where(k == k[1, 0, 2], 6.0, k)))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.dtypes import exact, exact_dtype
-from parsimax._core.validation import under_transform
+from parsimax._core.validation import forward_levels, under_transform
 from parsimax.mappings.autograd import apply_rowmap
 from parsimax.mappings.rowmap import (
     Parameter,
@@ -43,6 +43,9 @@ def conjugate(
         if under_transform():
             return _expanded(rowmap, z, parameter, tensor, index, value, backend)
         return Conjugate(*_operator(*arguments))
+    if forward_levels() > 1:
+        # torch runs an autograd.Function's jvp outside the outer levels: it would come out as zero
+        return _expanded(rowmap, z, parameter, tensor, index, value, backend)
     return Conjugate(*_ConjugateFunction.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
@@ -206,9 +209,10 @@ def _operator_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, 
 _operator.register_autograd(_operator_backward, setup_context=_setup)
 
 
-# --- torch.func inside torch.compile --------------------------------------------------------------
+# --- torch.func inside torch.compile, and forward mode inside forward mode ------------------------
 # As for the mappings themselves (see mappings.compiled): values from an operator without them, and
-# derivatives from a step of length zero of the trapezoid rule, which is right to second order.
+# derivatives from a step of length zero. They take a classical Runge-Kutta step; where the
+# right-hand side is known along the way, as here, that is Simpson's rule: right to the fourth.
 
 
 def _expanded(
@@ -222,15 +226,22 @@ def _expanded(
 ) -> Conjugate:
     fixed, fixed_tensor = z.detach(), None if tensor is None else tensor.detach()
     gap, lag, top = _values_operator(fixed, fixed_tensor, index, value, rowmap.name, backend)
-    p = apply_rowmap(rowmap, z, parameter, backend)
-    here, start = p.detach(), parameter_of(fixed_tensor, value)
     dz = torch.where(fixed.isfinite(), z - fixed, 0.0)
-    gap = gap + ((p + here) / 2 * dz).sum(-1)
-    if tensor is not None and fixed_tensor is not None:
-        varies = mass_varies(rowmap, tensor)
-        before = parameter_change(rowmap, fixed if varies else None, here, start)
-        after = parameter_change(rowmap, z if varies else None, p, parameter)
-        gap = gap + (before + after) / 2 * (tensor - fixed_tensor).squeeze(-1)
+
+    def slope(p: Tensor, at: Tensor, where: Parameter) -> Tensor:
+        along = (exact(p) * dz).sum(-1)
+        if tensor is not None and fixed_tensor is not None:
+            scores = at if mass_varies(rowmap, tensor) else None
+            change = parameter_change(rowmap, scores, exact(p), where)
+            along = along + change * (tensor - fixed_tensor).squeeze(-1)
+        return along
+
+    middle = fixed + dz / 2
+    halfway = parameter if fixed_tensor is None else (parameter + fixed_tensor) / 2
+    p = apply_rowmap(rowmap, z, parameter, backend)
+    first = slope(p.detach(), fixed, parameter_of(fixed_tensor, value))
+    second = slope(apply_rowmap(rowmap, middle, halfway, backend), middle, halfway)
+    gap = gap + (first + 4 * second + slope(p, z, parameter)) / 6
     if index is not None:
         lag = lag - dz.gather(-1, index.unsqueeze(-1)).squeeze(-1)
     return Conjugate(gap, lag, top, p)

@@ -88,9 +88,14 @@ def row_mass(rowmap: RowMap, parameter: Parameter) -> Parameter:
 Saved = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
+def mass_is_parameter(rowmap: RowMap) -> bool:
+    """Whether the parameter is what p sums to, and p lies in a box instead of the simplex."""
+    return rowmap.mass(2.0) == 2.0
+
+
 def mass_varies(rowmap: RowMap, parameter: Tensor | None) -> bool:
-    """Whether the parameter is what p sums to; its derivative then needs the scores."""
-    return parameter is not None and isinstance(rowmap.mass(parameter), Tensor)
+    """Whether a tensor is what p sums to; the derivative in it then needs the scores."""
+    return parameter is not None and mass_is_parameter(rowmap)
 
 
 def parameter_change(rowmap: RowMap, z: Tensor | None, p: Tensor, parameter: Parameter) -> Tensor:

@@ -17,7 +17,7 @@ from parsimax.mappings.base import align_parameter
 from parsimax.mappings.budget import check_room
 from parsimax.mappings.rowmap import Parameter, RowMap, rowmap_named
 
-from .conjugate import row_mass
+from .conjugate import mass_is_parameter, row_mass
 from .rows import index_losses, output_dtype, probability_losses
 from .targets import Indices, Options, check_options, check_target, mean_divisor, read_indices
 from .targets import reduce as reduce_rows
@@ -111,9 +111,9 @@ def mapping_loss(
         raise ValueError(f"z must have at least one class in dim {dim}, got shape {tuple(z.shape)}")
     options = check_options(weight, ignore_index, reduction, label_smoothing, classes)
     target = check_target(z, target, dim, options)
-    parameter = align_parameter(parameter, z, dim, parameter_name)
-    if rowmap.name == "budget":
-        check_room(z, parameter, dim, None)
+    given, parameter = parameter, align_parameter(parameter, z, dim, parameter_name)
+    if mass_is_parameter(rowmap):
+        check_room(z, given, dim, None)
     scores = z.movedim(dim, -1)
     if not target.is_floating_point():
         indices = read_indices(target, classes, options, z)
@@ -126,7 +126,7 @@ def mapping_loss(
     else:
         y = target.movedim(dim, -1)
         if add_regularizer:
-            _check_probabilities(y, row_mass(rowmap, parameter), rowmap.name)
+            _check_probabilities(y, rowmap, parameter)
         values = probability_losses(rowmap, scores, parameter, y, options, backend, add_regularizer)
         divisor = max(values.numel(), 1)
     if add_regularizer and not isinstance(row_mass(rowmap, parameter), Tensor):
@@ -164,7 +164,7 @@ def _only_unit_mass(indices: Indices, mass: Parameter, name: str) -> Indices:
     return dataclasses.replace(indices, weight=torch.where(unit, indices.weight, torch.nan))
 
 
-def _check_probabilities(y: Tensor, mass: Parameter, name: str) -> None:
+def _check_probabilities(y: Tensor, rowmap: RowMap, parameter: Parameter) -> None:
     """Omega is defined where nothing is negative, and for budget in the box with the right sum."""
     if y.device.type != "cpu" or not values_readable():
         return
@@ -172,13 +172,14 @@ def _check_probabilities(y: Tensor, mass: Parameter, name: str) -> None:
     if bool((y < 0).any()):
         worst = y.min().item()
         raise ValueError(f"every value of a target of probabilities must be >= 0, got {worst:g}")
-    if name != "budget":
+    if not mass_is_parameter(rowmap):
         return
+    name, mass = rowmap.name, row_mass(rowmap, parameter)
     if bool((y > 1 + 1e-3).any()):
-        raise ValueError(f"every value of a target for budget must be <= 1, got {y.max().item():g}")
+        raise ValueError(f"every value of a target for {name} must be <= 1, got {y.max().item():g}")
     total = y.double().sum(-1)
     off = (total - mass).abs() > 1e-2 * (1 + total)  # room for half precision
     if bool(off.any()):
         raise ValueError(
-            f"a target for budget must sum to k, got a sum of {total[off][0].item():g}"
+            f"a target for {name} must sum to k, got a sum of {total[off][0].item():g}"
         )
