@@ -13,8 +13,8 @@ from parsimax.mappings.autograd import apply_rowmap
 from parsimax.mappings.entmax import ENTMAX
 from parsimax.mappings.rowmap import fit, kernels_allowed, parameter_of
 
-from .linear_chunks import Outcome, every_chunk, pull_back, solve_chunks
-from .linear_products import Gradients, Problem, Wanted, add_rank_one
+from .linear_chunks import Kept, every_chunk, pull_back, solve_chunks
+from .linear_products import Gradients, Problem, Wanted, add_rank_one, working_dtype
 
 _INPUTS = 9  # hidden, weight, bias, alpha, index, scale, own, each, class_weight
 
@@ -86,16 +86,17 @@ class _LinearFunction(torch.autograd.Function):
         with _precisely(tensors[0]):
             problem = _problem(tensors, *ctx.settings)
             outcome = solve_chunks(problem, ctx.wanted, total, keep=True)
-        dense = outcome.dense or Gradients(None, None, None)
-        ctx.again = outcome.again
+        kept = outcome.kept
+        dense = kept.dense or Gradients(None, None, None)
+        ctx.again = kept.again
         ctx.save_for_backward(
             *tensors,
             outcome.change,
-            *(outcome.support or (None, None, None)),
+            *(kept.support or (None, None, None)),
             *(dense.hidden, dense.weight, dense.bias),
         )
-        ctx.support = None if outcome.support is None else type(outcome.support)
-        ctx.dense = outcome.dense is not None
+        ctx.support = None if kept.support is None else type(kept.support)
+        ctx.dense = kept.dense is not None
         return outcome.values.sum() if total else outcome.values
 
     @staticmethod
@@ -110,8 +111,7 @@ class _LinearFunction(torch.autograd.Function):
             support = ctx.support(*kept[:3]) if ctx.support else None
             dense = Gradients(*kept[3:]) if ctx.dense else None
             problem = _problem(tensors, *ctx.settings)
-            outcome = Outcome(g, change, support, dense, ctx.again)
-            result = pull_back(problem, outcome, wanted, g)
+            result = pull_back(problem, Kept(support, dense, ctx.again), wanted, g)
         return *_rounded(result, tensors, wanted, g, change), *nothing
 
 
@@ -156,6 +156,7 @@ def _plain_backward(
 # --- torch.compile --------------------------------------------------------------------------------
 # An operator returns tensors whose shapes are known beforehand, and a support's is not. So the
 # gradients of a total are computed at once, and those of single rows from logits computed again.
+# Those of a total are rounded to half precision only when they have their factor from above.
 
 
 @torch.library.custom_op("parsimax::linear_entmax", mutates_args=())
@@ -179,11 +180,13 @@ def _operator(
     with _precisely(hidden):
         problem = _problem(tensors, value, smoothed, backend)
         outcome = solve_chunks(problem, Wanted(*wanted), total, keep=False)
-        if outcome.dense is not None and smoothed:
-            add_rank_one(problem, outcome.dense)
-    dense = outcome.dense or Gradients(None, None, None)
-    buffers = ((dense.hidden, hidden), (dense.weight, weight), (dense.bias, weight))
-    results = [like.new_empty(0) if x is None else x.to(like.dtype) for x, like in buffers]
+        if outcome.kept.dense is not None and smoothed:
+            add_rank_one(problem, outcome.kept.dense)
+    dense = outcome.kept.dense or Gradients(None, None, None)
+    nothing = hidden.new_empty(0, dtype=working_dtype(hidden))
+    results = [
+        nothing.clone() if x is None else x for x in (dense.hidden, dense.weight, dense.bias)
+    ]
     change = scale.new_empty(0) if outcome.change is None else outcome.change
     value_or_total = outcome.values.sum() if total else outcome.values
     return value_or_total, results[0], results[1], results[2], change
@@ -206,12 +209,12 @@ def _(
     total: bool,
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    rows = hidden.shape[:1]
+    rows, dtype = hidden.shape[:1], working_dtype(hidden)
     return (
         hidden.new_empty(() if total else rows, dtype=exact_dtype(hidden)),
-        hidden.new_empty(hidden.shape if total and wanted[0] else (0,)),
-        weight.new_empty(weight.shape if total and wanted[1] else (0,)),
-        weight.new_empty(weight.shape[:1] if total and wanted[2] else (0,)),
+        hidden.new_empty(hidden.shape if total and wanted[0] else (0,), dtype=dtype),
+        weight.new_empty(weight.shape if total and wanted[1] else (0,), dtype=dtype),
+        weight.new_empty(weight.shape[:1] if total and wanted[2] else (0,), dtype=dtype),
         hidden.new_empty(rows if wanted[3] else (0,), dtype=exact_dtype(hidden)),
     )
 
@@ -236,8 +239,8 @@ def _backward_operator(
     tensors = (hidden, weight, bias, alpha, index, scale, own, each, class_weight)
     with _precisely(hidden):
         problem = _problem(tensors, value, smoothed, backend)
-        outcome = Outcome(g, None, None, None, every_chunk(problem))
-        result = pull_back(problem, outcome, Wanted(*wanted), g)
+        kept = Kept(None, None, every_chunk(problem))
+        result = pull_back(problem, kept, Wanted(*wanted), g)
     buffers = ((result.hidden, hidden), (result.weight, weight), (result.bias, weight))
     results = [like.new_empty(0) if x is None else x.to(like.dtype) for x, like in buffers]
     return results[0], results[1], results[2]
@@ -283,7 +286,7 @@ def _operator_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, 
     if torch.is_grad_enabled():  # differentiated twice
         return *_plain_backward(tensors, ctx.settings, wanted, g), *nothing
     if ctx.total:
-        parts = [x * g.to(x.dtype) for x in kept[:3]]
+        parts = [(x * g.to(x.dtype)).to(tensors[0].dtype) for x in kept[:3]]
     else:
         parts = list(_backward_operator(g, *tensors, *ctx.settings, list(wanted)))
     chosen = [x if want else None for x, want in zip(parts, wanted, strict=False)]

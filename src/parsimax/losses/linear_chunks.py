@@ -34,6 +34,7 @@ from .linear_products import (
     add_support,
     empty_gradients,
     rows_of,
+    working_dtype,
 )
 
 if TYPE_CHECKING:
@@ -45,14 +46,21 @@ _SMALL_SUPPORT = 1 / 8  # of all entries: a quarter of the logits' own bytes
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What the backward needs of the products."""
+
+    support: Support | None
+    dense: Gradients | None  # of the chunks that were not kept, without the factor from above
+    again: tuple[tuple[int, int], ...]  # rows whose logits must be computed again
+
+
+@dataclass(frozen=True)
 class Outcome:
     """Losses, and what the backward needs."""
 
     values: Tensor  # (N,)
     change: Tensor | None  # d gap / d alpha, (N,)
-    support: Support | None
-    dense: Gradients | None  # of the chunks that were not kept, without the factor from above
-    again: tuple[tuple[int, int], ...]  # rows whose logits must be computed again
+    kept: Kept
 
 
 def chunk_rows(classes: int) -> int:
@@ -93,24 +101,22 @@ def solve_chunks(problem: Problem, wanted: Wanted, total: bool, keep: bool) -> O
     return Outcome(
         _cat([chunk.values for chunk in solved], problem),
         _cat([chunk.change for chunk in solved], problem) if wanted.alpha else None,
-        _join(parts, chunks),
-        dense,
-        tuple(again),
+        Kept(_join(parts, chunks), dense, tuple(again)),
     )
 
 
-def pull_back(problem: Problem, outcome: Outcome, wanted: Wanted, g: Tensor) -> Gradients:
+def pull_back(problem: Problem, kept: Kept, wanted: Wanted, g: Tensor) -> Gradients:
     """The gradients, for one factor ``g`` from above, or one a row."""
     scaled = problem.times(g)
-    if outcome.dense is None:
+    if kept.dense is None:
         result = empty_gradients(problem, wanted)
     else:
-        old = (outcome.dense.hidden, outcome.dense.weight, outcome.dense.bias)
+        old = (kept.dense.hidden, kept.dense.weight, kept.dense.bias)
         result = Gradients(*(None if x is None else x * g.to(x.dtype) for x in old))
-    if outcome.support is not None:
-        add_support(scaled, outcome.support, result)
-    room = _Room(problem) if outcome.again else None
-    for start, stop in outcome.again:
+    if kept.support is not None:
+        add_support(scaled, kept.support, result)
+    room = _Room(problem) if kept.again else None
+    for start, stop in kept.again:
         assert room is not None
         part = scaled.select(slice(start, stop))
         _add_products(part, _solve_chunk(part, room, False), rows_of(result, start, stop))
@@ -152,7 +158,7 @@ class _Room:
     def __init__(self, problem: Problem) -> None:
         rows = min(chunk_rows(len(problem.weight)), len(problem.hidden))
         self.numba = choose(problem.backend, problem.hidden) == "numba"
-        dtype = torch.float32 if problem.hidden.dtype in HALF else problem.hidden.dtype
+        dtype = working_dtype(problem.hidden)
         size = (rows, len(problem.weight)) if self.numba else (0,)
         self.buffer = problem.hidden.new_empty(size, dtype=dtype)
 

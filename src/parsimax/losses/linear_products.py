@@ -78,10 +78,15 @@ class Gradients:
     bias: Tensor | None
 
 
+def working_dtype(x: Tensor) -> torch.dtype:
+    """What gradients are added up in: float32 for half precision."""
+    return torch.float32 if x.dtype in HALF else x.dtype
+
+
 def empty_gradients(problem: Problem, wanted: Wanted) -> Gradients:
     """Zeros."""
     hidden, weight = problem.hidden, problem.weight
-    dtype = torch.float32 if hidden.dtype in HALF else hidden.dtype
+    dtype = working_dtype(hidden)
     return Gradients(
         hidden.new_zeros(hidden.shape, dtype=dtype) if wanted.hidden else None,
         weight.new_zeros(weight.shape, dtype=dtype) if wanted.weight else None,
@@ -97,20 +102,44 @@ def rows_of(gradients: Gradients, start: int, stop: int) -> Gradients:
 
 def add_dense(problem: Problem, p: Tensor, out: Gradients) -> None:
     """Add the part of rows with these probabilities; ``p`` is used up."""
+    if problem.hidden.dtype in HALF:
+        _add_dense_half(problem, p, out)
+        return
     g = p
     g.mul_(problem.scale.to(g.dtype).unsqueeze(-1))
     g.scatter_add_(-1, problem.index.unsqueeze(-1), -problem.own.to(g.dtype).unsqueeze(-1))
     if out.bias is not None:
         out.bias.add_(g.sum(0))
+    if out.hidden is not None:
+        out.hidden.addmm_(g, problem.weight)
+    if out.weight is not None:
+        out.weight.addmm_(g.t(), problem.hidden)
+
+
+def _add_dense_half(problem: Problem, p: Tensor, out: Gradients) -> None:
+    """The same by products in half precision, into buffers in float32.
+
+    ``scale`` and ``own`` hold the 1 / N of a mean but not yet the factor from above, so their
+    products with p may lie below what float16 can hold. Rows go into the products at unit scale
+    and get their factor back in the buffers, or from the other side of the product.
+    """
+    g = p
+    unit = torch.maximum(problem.scale.abs(), problem.own.abs()).to(g.dtype)
+    unit = torch.where(unit == 0, 1.0, unit).unsqueeze(-1)
+    g.mul_(problem.scale.to(g.dtype).unsqueeze(-1) / unit)
+    g.scatter_add_(-1, problem.index.unsqueeze(-1), -problem.own.to(g.dtype).unsqueeze(-1) / unit)
+    if out.bias is not None:
+        out.bias.add_(torch.mv(g.t(), unit.squeeze(-1)))
     g = g.to(problem.weight.dtype)
     if out.hidden is not None:
-        out.hidden.add_(g @ problem.weight)
-    if out.weight is None:
-        return
-    if out.weight.dtype == g.dtype:
-        out.weight.addmm_(g.t(), problem.hidden)
-    else:
-        out.weight.add_(g.t() @ problem.hidden)
+        out.hidden.addcmul_((g @ problem.weight).to(unit.dtype), unit)
+    if out.weight is not None and len(g) > 0:
+        # no sum over the rows leaves [-2^15, 2^15]; a power of two, so that it rounds nothing
+        hidden = working(problem.hidden)
+        largest = (hidden.abs().amax() * len(g) / 2.0**15).clamp(min=torch.finfo(g.dtype).tiny)
+        whole = unit.amax() * torch.exp2(torch.ceil(torch.log2(largest)))
+        product = g.t() @ (hidden * (unit / whole)).to(g.dtype)
+        out.weight.addcmul_(product.to(whole.dtype), whole)
 
 
 def add_support(problem: Problem, support: Support, out: Gradients) -> None:
