@@ -34,6 +34,16 @@ def test_wrong_values_sums_and_gradients_are_refused():
     assert gate.refuse(z, g, torch.full_like(p, torch.nan), gz, 1.5) == "off by inf"
 
 
+def test_rows_are_checked_up_to_the_last():
+    z = torch.randn(1000, 8)
+    p = px.entmax(z, 1.5)
+    wrong = p.clone()
+    wrong[-1, 0] += 1e-3
+    g = torch.zeros_like(z)
+    assert gate.refuse(z, g, p, g, 1.5) is None
+    assert gate.refuse(z, g, wrong, g, 1.5) == "off by 1e-03"
+
+
 def test_a_wrong_contender_gets_no_ratio(monkeypatch):
     def contenders(alpha):
         yield "parsimax", lambda z: px.entmax(z, alpha)

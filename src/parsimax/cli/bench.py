@@ -1,4 +1,4 @@
-"""``parsimax bench``: how fast the mappings are beside torch.softmax and the entmax package."""
+"""``parsimax bench``: how fast mappings and losses are beside torch and the entmax package."""
 
 import importlib
 from pathlib import Path
@@ -40,6 +40,29 @@ def rows(
     status: int | None = bench_rows.main(
         dtype=dtype, shapes=parsed, alphas=list(alphas), std=list(std), repeats=repeats, out=out
     )
+    return status
+
+
+@app.command
+def loss(
+    *,
+    tokens: Annotated[int, Parameter(help="Rows of the hidden states.")] = 2048,
+    hidden: Annotated[int, Parameter(help="Columns of the hidden states.")] = 256,
+    words: Annotated[int, Parameter(help="Outputs of the layer.")] = 32000,
+    alphas: Annotated[tuple[float, ...], _many, Parameter(help="Values of alpha to time.")] = (
+        1.5,
+        1.0,
+    ),
+    repeats: Annotated[int, Parameter(help="Timed runs of each; the median counts.")] = 5,
+    out: Annotated[Path | None, Parameter(help="File for the results, as JSON.")] = None,
+) -> int | None:
+    """Time the loss of a linear layer, forward+backward, one thread, and measure its memory."""
+    counts = {"tokens": tokens, "hidden": hidden, "words": words, "repeats": repeats}
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{name}: expected at least 1, got {value}")
+    bench_loss = importlib.import_module("parsimax.bench.loss")
+    status: int | None = bench_loss.main(**counts, alphas=list(alphas), out=out)
     return status
 
 
