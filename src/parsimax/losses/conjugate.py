@@ -90,7 +90,7 @@ Saved = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 def mass_is_parameter(rowmap: RowMap) -> bool:
     """Whether the parameter is what p sums to, and p lies in a box instead of the simplex."""
-    return rowmap.mass(2.0) == 2.0
+    return bool(rowmap.mass(2.0) == 2.0)
 
 
 def mass_varies(rowmap: RowMap, parameter: Tensor | None) -> bool:
