@@ -47,7 +47,7 @@ def linear_entmax_loss(
     to (..., 1). ``class_weight`` is what ``weight`` is in :func:`entmax_loss`; the other arguments
     are the same, and so are the results.
 
-    The logits are computed for a few rows at a time: as many as give 16 MiB of float32, and at
+    The logits are computed for a few rows at a time: as many as give 32 MiB of float32, and at
     least 64. Of each row only the support is kept, eight bytes an entry; the gradient is zero
     elsewhere, so the two products of the backward become sums over the few words in the support.
     Where the support is large (alpha near 1), the gradients of a mean or sum are computed with

@@ -40,7 +40,7 @@ from .linear_products import (
 if TYPE_CHECKING:
     from parsimax.kernels.cpu.linear import Support
 
-_CHUNK = 1 << 22  # logits at a time: 16 MiB of float32
+_CHUNK = 1 << 23  # logits at a time: 32 MiB of float32
 _LEAST_ROWS = 64  # with fewer, the matrix product is slow
 _SMALL_SUPPORT = 1 / 8  # of all entries: a quarter of the logits' own bytes
 
