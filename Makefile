@@ -63,8 +63,9 @@ wheel: $(STAMP) ## build the wheel and use it outside this tree
 demo: $(STAMP) ## draw the family of mappings into one HTML page
 	@$(BIN)/parsimax demo --out $(OUT) $(ARGS)
 
-bench: $(STAMP) ## time the mappings against torch.softmax and the entmax package
+bench: $(STAMP) ## time mappings and losses against torch and the entmax package
 	@$(ONE_THREAD) $(BIN)/parsimax bench rows $(ARGS)
+	@$(ONE_THREAD) $(BIN)/parsimax bench loss
 
 format: $(STAMP) ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix-only --quiet .
