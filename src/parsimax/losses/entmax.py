@@ -40,8 +40,8 @@ def entmax_loss(
     the sum of the targets' weights for indices, by the number of items for probabilities. Half
     precision is computed in float32 and rounded once; under autocast the result is float32.
 
-    Two cases are more defined than in torch: a mean over ignored items only is 0, and a target
-    whose score is -inf has an infinite loss with the gradient p* - y.
+    Two cases are more defined than in torch: a mean over no items, or ignored ones only, is 0, and
+    a target whose score is -inf has an infinite loss with the gradient p* - y.
 
     ``alpha`` is a number from 1 up, or a tensor of such numbers that broadcasts to ``z`` with size
     1 along the classes, and may require a gradient. But do not *minimise this loss over alpha*:

@@ -41,7 +41,7 @@ class EntmaxLoss(ClassLoss):
     """``px.entmax_loss``, which is cross-entropy at ``alpha=1``.
 
     ``alpha`` may be a tensor, and as a Parameter it is registered. Beware of learning it by this
-    loss alone: the loss falls to zero as alpha grows, whatever the data.
+    loss alone: it only falls as alpha grows, whatever the data.
 
     >>> import torch, parsimax as px
     >>> loss = px.nn.EntmaxLoss(alpha=1.5)
