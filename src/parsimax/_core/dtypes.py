@@ -26,7 +26,9 @@ def exact(z: Tensor) -> Tensor:
 def autocast_on(device: torch.device) -> bool:
     """Whether autocast is enabled for tensors of this device."""
     kind = device.type
-    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    # devices such as meta have none; older torch.compile cannot trace the question
+    known = torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)
+    return known and torch.is_autocast_enabled(kind)
 
 
 def autocast_scores(z: Tensor) -> Tensor:
