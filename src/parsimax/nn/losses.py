@@ -8,6 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from parsimax.attention.choice import hold, read_mapping, shown
+from parsimax.losses import (
+    entmax_loss,
+    fenchel_young_loss,
+    linear_entmax_loss,
+    sparsemax_loss,
+)
 from parsimax.losses.targets import check_options
 from parsimax.mappings import Mapping
 from parsimax.mappings.entmax import check_alpha
@@ -67,8 +73,6 @@ class EntmaxLoss(ClassLoss):
 
     def forward(self, z: Tensor, target: Tensor) -> Tensor:
         """The loss of scores (N, C, ...) for class indices or probabilities."""
-        from parsimax.losses import entmax_loss
-
         return entmax_loss(z, target, self.alpha, self.weight, **self._settings())
 
     def extra_repr(self) -> str:
@@ -98,8 +102,6 @@ class SparsemaxLoss(ClassLoss):
 
     def forward(self, z: Tensor, target: Tensor) -> Tensor:
         """The loss of scores (N, C, ...) for class indices or probabilities."""
-        from parsimax.losses import sparsemax_loss
-
         return sparsemax_loss(z, target, weight=self.weight, **self._settings())
 
 
@@ -137,8 +139,6 @@ class FenchelYoungLoss(ClassLoss):
 
     def forward(self, z: Tensor, target: Tensor) -> Tensor:
         """The loss of scores (N, C, ...) for class indices or probabilities."""
-        from parsimax.losses import fenchel_young_loss
-
         held = isinstance(self.mapping, MappingModule)
         mapping = self.mapping.mapping if held else self.mapping
         return fenchel_young_loss(z, target, mapping, weight=self.weight, **self._settings())
@@ -181,8 +181,6 @@ class LinearEntmaxLoss(ClassLoss):
         self, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None
     ) -> Tensor:
         """The loss of scores ``hidden @ weight.T + bias``."""
-        from parsimax.losses import linear_entmax_loss
-
         return linear_entmax_loss(
             hidden, weight, target, bias, self.alpha, self.class_weight, **self._settings()
         )
