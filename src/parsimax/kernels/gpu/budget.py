@@ -66,7 +66,7 @@ def _clipped(
     return total, free
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def _forward(
     z,
     budgets,
@@ -144,7 +144,7 @@ def _forward(
         store_chunk(out, rows, keep, start, d, p, COLUMNS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def _backward(
     p,
     g,

@@ -24,6 +24,7 @@ from .tiles import (
     tile_for,
 )
 
+_LONGEST = 4096  # twice that spills registers
 _SWEEPS = tl.constexpr(64)
 _NEAR = tl.constexpr(3e-4)  # residual from which powers in float32 are not good enough
 _RESIDUAL = tl.constexpr(1e-13)
@@ -34,7 +35,7 @@ _LOG2_E = tl.constexpr(1.4426950408889634)
 def forward(z: Tensor, alpha: float | Tensor, out: Tensor) -> None:
     """Probabilities of every row into ``out``; NaN where alpha is not a number above 1."""
     n, d = z.shape
-    tile = tile_for(d)
+    tile = tile_for(d, _LONGEST)
     b = row_parameter(alpha if isinstance(alpha, Tensor) else alpha - 1.0, z)
     _forward[(triton.cdiv(n, tile.ROWS),)](
         z,
@@ -55,7 +56,7 @@ def backward(
 ) -> None:
     """Gradient in the scores into ``out``, and in alpha into ``dalpha`` where wanted."""
     n, d = p.shape
-    tile = tile_for(d)
+    tile = tile_for(d, _LONGEST)
     b = row_parameter(alpha if isinstance(alpha, Tensor) else alpha - 1.0, p)
     _backward[(triton.cdiv(n, tile.ROWS),)](
         p,
@@ -144,7 +145,7 @@ def _newton(
     return same, total - 1.0, total * _minus_expm1(log_sum / order * _LN2) / slope
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def _forward(
     z,
     values,
@@ -212,7 +213,7 @@ def _forward(
 # --- backward -------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def _backward(
     p,
     g,

@@ -42,7 +42,7 @@ def _solved_elsewhere(alpha: float | Tensor) -> bool:
 
 
 def _programs(n: int, rows: int, per_row: bool) -> int:
-    blocks = triton.cdiv(n, rows)
+    blocks = int(triton.cdiv(n, rows))
     return min(blocks, _PROGRAMS) if per_row else blocks
 
 
@@ -125,9 +125,7 @@ def _number(key):
 
 
 @triton.jit
-def _above(
-    tile, z, rows, keep, d, c, beta, gamma, COLUMNS: tl.constexpr, ONE: tl.constexpr
-):
+def _above(tile, z, rows, keep, d, c, beta, gamma, COLUMNS: tl.constexpr, ONE: tl.constexpr):
     """(mass if c were the threshold, smallest score from c up, largest below c)."""
     mass = tl.zeros_like(c)
     up = tl.full(c.shape, float("inf"), tl.float32)
@@ -148,29 +146,31 @@ def _lowest(
 ):
     """The lowest score of the support: the smallest with mass below one above it.
 
-    ``high`` is a score known to be so, ``low`` a number known not to be, and ``candidate`` the
-    largest that may still lie between.
+    ``high`` is a score known to be so, ``low`` a number known not to be; ``first`` and ``last`` are
+    the ends of the scores that may still lie between, as far as they are known.
     """
-    high, candidate = top, top
+    high, last = top, top
+    first = tl.full(top.shape, float("-inf"), tl.float32)
     # two ulps further down, because 1/beta may be less than one ulp of the scores
     low = _number(_key(top - gamma) - 2)
     done = good == 0
     sweep = 0
     while (tl.max((done == 0).to(tl.int32), 0) > 0) & (sweep < _SWEEPS):
-        first, last = _key(low), _key(candidate)
-        between = _number((first & last) + ((first ^ last) >> 1))
-        middle = tl.where(sweep < _HALVINGS, 0.5 * low + 0.5 * candidate, between)
-        c = tl.where((middle > low) & (middle < candidate), middle, candidate)
+        left, right = _key(low), _key(last)
+        between = _number((left & right) + ((left ^ right) >> 1))
+        middle = tl.where(sweep < _HALVINGS, 0.5 * low + 0.5 * last, between)
+        c = tl.where((middle > low) & (middle < last) & (first < last), middle, last)
         mass, up, down = _above(tile, z, rows, keep, d, c, beta, gamma, COLUMNS, ONE)
         fits = mass < 1.0
         none = (up == high) & (up > c)  # nothing stands between a failure and a success
         better_high = tl.where(fits, up, high)
         better_low = tl.where(fits, low, c)
-        better_candidate = tl.where(fits, down, tl.where(none, float("-inf"), candidate))
+        better_last = tl.where(fits, down, tl.where(none, float("-inf"), last))
+        first = tl.where(fits | (up == c), first, up)
         high = tl.where(done, high, better_high)
         low = tl.where(done, low, better_low)
-        candidate = tl.where(done, candidate, better_candidate)
-        done = done | (candidate <= low)
+        last = tl.where(done, last, better_last)
+        done = done | (last <= low)
         sweep += 1
     return high
 
@@ -232,9 +232,7 @@ def _solve(
         slope = tl.zeros([ROWS], tl.float64)
         for start in range(0, COLUMNS if ONE else d, COLUMNS):
             x = tile if ONE else load_scores(z, rows, keep, start, d, COLUMNS)
-            p, log_p = _from_lowest(
-                x, lowest[:, None], u[:, None], beta[:, None], gamma[:, None]
-            )
+            p, log_p = _from_lowest(x, lowest[:, None], u[:, None], beta[:, None], gamma[:, None])
             s = tl.exp2((beta[:, None] - 1.0) * (tl.log2(u)[:, None] - log_p))
             sum_p += tl.sum(p.to(tl.float64), 1)
             slope += tl.sum(tl.where(p > 0.0, s, 0.0).to(tl.float64), 1)
@@ -254,7 +252,7 @@ def _solve(
         store_chunk(out, rows, keep, start, d, p, COLUMNS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def _forward(
     z,
     alphas,
@@ -375,7 +373,7 @@ def _multiply(
         tl.store(dalpha + rows, change.to(tl.float32), mask=keep)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])
 def _backward(
     p,
     g,
