@@ -431,9 +431,8 @@ def _kernel(
     program = tl.program_id(0)
     if program < scanners:
         if SCANNED > 0:
-            solve_owned(
-                z_ptr, a_ptr, p_ptr, program, scanners, n, d, SCANNED, ROWS, DEEP * WIDE, not STREAM
-            )
+            # in pieces, even if they fit: these rows are rare, and registers are not free
+            solve_owned(z_ptr, a_ptr, p_ptr, program, scanners, n, d, SCANNED, ROWS, WIDE, False)
     else:
         program -= scanners
         if STREAM:

@@ -181,7 +181,7 @@ def _kernel(
         if SCANNED > 0:
             multiply_owned(
                 p_ptr, g_ptr, a_ptr, out_ptr, change_ptr, program, scanners, n, d,
-                WANT, SCANNED, ROWS, DEEP * WIDE, not STREAM,
+                WANT, SCANNED, ROWS, WIDE, False,
             )  # fmt: skip
     else:
         program -= scanners

@@ -92,6 +92,12 @@ def terms(y, x, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexpr):
         return _near(y, x, beta, gamma)
     elif NEAR == NEVER:
         return _far(y, x, beta, gamma)
+    elif beta.numel == 1:
+        if near:
+            q, slope = _near(y, x, beta, gamma)
+        else:
+            q, slope = _far(y, x, beta, gamma)
+        return q, slope
     else:
         q, slope = _far(y, x, beta, gamma)
         if near:
