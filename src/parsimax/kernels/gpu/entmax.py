@@ -36,7 +36,7 @@ from .newton import (
     terms,
     threshold,
 )
-from .reductions import larger, maximum, maximum2, sum3
+from .reductions import larger, maximum, maximum2, solid, sum3
 from .steep import PROGRAMS, SCAN, solve_owned
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -77,7 +77,7 @@ def _step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
 
 
 @triton.jit
-def _settle(y, x, good, width, KIND: tl.constexpr):
+def _settle(y, x, good, width, KIND: tl.constexpr, FEW: tl.constexpr):
     """(x, rest): the threshold is x + rest.
 
     The rest is kept apart, since one float cannot hold the threshold of a crowd of scores that lie
@@ -93,9 +93,11 @@ def _settle(y, x, good, width, KIND: tl.constexpr):
         v = tl.maximum(y - x[None, :, None], 0.0)
         one = tl.where(v > 0.0, 1.0, 0.0)
         if KIND == ENTMAX15:
-            total, slopes, count = sum3(tl.sum(v * v, 0), tl.sum(v, 0), tl.sum(one, 0), 1)
+            total, slopes, count = sum3(
+                solid(tl.sum(v * v, 0), FEW), tl.sum(v, 0), tl.sum(one, 0), 1
+            )
         else:
-            total, slopes = row_sums(v, one)
+            total, slopes = row_sums(v, one, FEW)
             count = slopes
         step, less, more = _step_on_support(total, slopes, count, width, before, KIND)
         before = slopes
@@ -117,7 +119,9 @@ def _write(y, x, rest, scale, fill, KIND: tl.constexpr):
 
 
 @triton.jit
-def _finish(y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexpr):
+def _finish(
+    y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexpr, FEW: tl.constexpr
+):
     """(x, p, scale): powers with their last step taken on p itself, and then scaled to one.
 
     What the step neglects is of second order, and what leaves the support on the way. Where that
@@ -133,7 +137,7 @@ def _finish(y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexp
         q, slope = terms(
             y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
         )
-        total, slopes = row_sums(q, slope)
+        total, slopes = row_sums(q, slope, FEW)
         surplus, step = newton(total, slopes, beta, gamma, x, KIND)
         largest, _slope = terms(tl.zeros_like(x), x, beta, gamma, near, KIND, NEAR)
         q = tl.maximum(tl.fma(slope, -step[None, :, None], q), 0.0)
@@ -212,6 +216,7 @@ def _held(
     fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
     largest = tl.where(good, top, 0.0)
     y = relative(z, largest[None, :, None], KIND)
+    FEW: tl.constexpr = DEEP * WIDE <= 32
     if KIND == SOFTMAX:
         p = exp2(y * _LOG2E)
         total = tl.sum(tl.sum(p, 0), 1)
@@ -222,20 +227,20 @@ def _held(
         x = start(beta, width, KIND, NEAR)
         heads = relative(tops, largest[:, None], KIND)[None, :, :]
         if KIND == POWER:
-            x = climb(heads, x, good, beta, gamma, width, near, 1e-3, KIND, NEAR)
+            x = climb(heads, x, good, beta, gamma, width, near, 1e-3, KIND, NEAR, True)
             # what is not a top of its group may lie above the threshold, too
             low = lowest(x, beta, gamma, KIND, NEAR)
             hidden = good & (tl.max(seconds, 1) - largest > low - 1e-5 * tl.abs(low))
             # Newton leaves about a third of beta times the square of the surplus
             roughly = tl.minimum(0.3, tl.sqrt(0.006 / beta))
-            x = climb(y, x, hidden, beta, gamma, width, near, roughly, KIND, NEAR)
-            x, p, scale = _finish(y, x, good, beta, gamma, near, KIND, NEAR)
+            x = climb(y, x, hidden, beta, gamma, width, near, roughly, KIND, NEAR, FEW)
+            x, p, scale = _finish(y, x, good, beta, gamma, near, KIND, NEAR, FEW)
             p = tl.fma(p, scale[None, :, None], fill[None, :, None])
             t = threshold(x, beta, gamma, KIND, NEAR)
         else:
-            x = climb(heads, x, good, beta, gamma, width, near, 0.2, KIND, NEAR)
-            x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR)
-            x, rest = _settle(y, x, good, width, KIND)
+            x = climb(heads, x, good, beta, gamma, width, near, 0.2, KIND, NEAR, True)
+            x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR, FEW)
+            x, rest = _settle(y, x, good, width, KIND, FEW)
             scale = 1.0 / width
             p = _write(
                 y, x[None, :, None], rest[None, :, None], scale[None, :, None],
@@ -329,7 +334,7 @@ def _streamed(
         t = tl.log2(sums) * _LN2
     elif KIND == POWER:
         heads = relative(first, largest[None, :, None], KIND)
-        x = climb(heads, x, good, beta, gamma, width, near, 1e-3, KIND, NEAR)
+        x = climb(heads, x, good, beta, gamma, width, near, 1e-3, KIND, NEAR, True)
         low = lowest(x, beta, gamma, KIND, NEAR)
         deepest = tl.max(tl.max(second, 0), 1) - largest
         hidden = good & (deepest > low - 1e-5 * tl.abs(low))
@@ -358,10 +363,10 @@ def _streamed(
     else:
         two = tl.join(tl.reshape(first, [1, WIDE]), tl.reshape(second, [1, WIDE]))
         heads = relative(tl.permute(two, (2, 0, 1)), largest[None, :, None], KIND)
-        x = climb(heads, x, good, beta, gamma, width, near, 1e-2, KIND, NEAR)
+        x = climb(heads, x, good, beta, gamma, width, near, 1e-2, KIND, NEAR, True)
         deepest = relative(tl.max(tl.max(third, 0), 1), largest, KIND)
         hidden = good & (deepest > x - 1e-5 * tl.abs(x))
-        x, rest = _settle(heads, x, good & ~hidden, width, KIND)
+        x, rest = _settle(heads, x, good & ~hidden, width, KIND, True)
         before = tl.zeros_like(x)
         tries = 0
         active = tl.max(tl.where(hidden, 1, 0), 0)

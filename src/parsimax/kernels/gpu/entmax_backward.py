@@ -119,7 +119,7 @@ def _held(
     g = tl.load(g_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
     s = _weights(p, beta[None, :, None], KIND)
     # a gradient of inf or NaN off the support stays there
-    against, total = row_sums(tl.where(s == 0.0, 0.0, s * g), s)
+    against, total = row_sums(tl.where(s == 0.0, 0.0, s * g), s, False)
     mean = _mean(against, total, p_ptr, rows, d, mine)
     g = tl.where(s == 0.0, 0.0, g)
     out, change = _apply(

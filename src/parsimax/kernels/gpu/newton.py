@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from .approx import exp2, log2, reciprocal, square_root
-from .reductions import sum2
+from .reductions import solid, sum2
 
 SOFTMAX = tl.constexpr(0)
 SPARSEMAX = tl.constexpr(1)
@@ -193,13 +193,16 @@ def exact_step(squares, total, count):
 
 
 @triton.jit
-def row_sums(a, b):
+def row_sums(a, b, FEW: tl.constexpr):
     """Sums over all but the rows of two tiles (columns, rows, columns)."""
-    return sum2(tl.sum(a, 0), tl.sum(b, 0), 1)
+    return sum2(solid(tl.sum(a, 0), FEW), solid(tl.sum(b, 0), FEW), 1)
 
 
 @triton.jit
-def climb(y, x, good, beta, gamma, width, near, tolerance, KIND: tl.constexpr, NEAR: tl.constexpr):
+def climb(
+    y, x, good, beta, gamma, width, near, tolerance,
+    KIND: tl.constexpr, NEAR: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
     """Newton over a tile in registers until no row has more surplus than it may have.
 
     A row that has arrived no longer changes, whatever its neighbours do.
@@ -212,7 +215,7 @@ def climb(y, x, good, beta, gamma, width, near, tolerance, KIND: tl.constexpr, N
         q, slope = terms(
             y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
         )
-        total, slopes = row_sums(q, slope)
+        total, slopes = row_sums(q, slope, FEW)
         surplus, step = newton(total, slopes, beta, gamma, width, KIND)
         moved = move(x, step, beta, KIND, NEAR)
         done = done | (moved == x)
