@@ -18,21 +18,69 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import budget, conjugate, entmax, entmax_backward, normmax
+from . import budget, conjugate, entmax, entmax_backward, normmax, steep
+
+
+def _flat(alpha: float | Tensor) -> bool:
+    """Whether some row may have an alpha between 1 and 2; the values of a tensor are not read."""
+    return isinstance(alpha, Tensor) or 1.0 <= alpha <= 2.0
+
+
+def _steep(alpha: float | Tensor) -> bool:
+    """Whether some row may have another alpha."""
+    return isinstance(alpha, Tensor) or not 1.0 <= alpha <= 2.0
+
+
+# Two kernels share the rows of entmax: each leaves those as they are that belong to the other.
+
+
+def _entmax_forward(z: Tensor, alpha: float | Tensor, p: Tensor) -> None:
+    if _flat(alpha):
+        entmax.forward(z, alpha, p)
+    if _steep(alpha):
+        steep.forward(z, alpha, p)
+
+
+def _entmax_backward(
+    p: Tensor, g: Tensor, alpha: float | Tensor, gz: Tensor, change: Tensor | None
+) -> None:
+    if _flat(alpha):
+        entmax_backward.backward(p, g, alpha, gz, change)
+    if _steep(alpha):
+        steep.backward(p, g, alpha, gz, change)
+
+
+def _entmax_loss(
+    z: Tensor,
+    alpha: float | Tensor,
+    index: Tensor | None,
+    p: Tensor,
+    gap: Tensor,
+    lag: Tensor,
+    top: Tensor,
+) -> None:
+    if _flat(alpha):
+        entmax.loss(z, alpha, index, p, gap, lag, top)
+    if _steep(alpha):
+        # the loss must not see p rounded to half precision
+        exact = p if p.dtype == torch.float32 else torch.empty_like(p, dtype=torch.float32)
+        steep.forward(z, alpha, exact)
+        conjugate.steep_loss(z, alpha, index, exact, p, gap, lag, top)
+
 
 _FORWARD: dict[str, Callable[..., Any]] = {
-    "entmax": entmax.forward,
+    "entmax": _entmax_forward,
     "sparsegen": entmax.sparsegen_forward,
     "normmax": normmax.forward,
     "budget": budget.forward,
 }
 _BACKWARD: dict[str, Callable[..., Any]] = {
-    "entmax": entmax_backward.backward,
+    "entmax": _entmax_backward,
     "sparsegen": entmax_backward.sparsegen_backward,
     "normmax": normmax.backward,
     "budget": budget.backward,
 }
-_LOSS: dict[str, Callable[..., Any]] = {"entmax": entmax.loss}
+_LOSS: dict[str, Callable[..., Any]] = {"entmax": _entmax_loss}
 LOSSES = frozenset(_LOSS)  # the mappings that ``solve_loss`` knows
 
 
