@@ -13,23 +13,21 @@ every_parameter = pytest.mark.parametrize("member", WITH_PARAMETER, ids=str)
 
 @every_member
 def test_dims_and_strides(member):
-    base = on_device(torch.randn(4, 6, 10))
+    base = on_device(torch.randn(2, 6, 10))
     views = {
-        "transposed": base.transpose(0, 2),
-        "sliced with a step": base[::2, :, ::3],
-        "from the middle": base[1:, 2:, 3:],
-        "one row expanded": base[:1, :1].expand(4, 5, 10),
-        "a column expanded along the row": base[:, :, :1].expand(4, 6, 7),
+        "transposed": (base.transpose(0, 2), 1),
+        "sliced with a step": (base[:, ::2, 1::3], -1),
+        "one row expanded": (base[:1, :1].expand(2, 3, 10), -1),
+        "a column expanded along the row": (base[:, :, :1].expand(2, 6, 7), 2),
     }
-    for name, view in views.items():
-        for dim in (-1, 1):
-            plain = view.movedim(dim, -1).contiguous()
-            weights = on_device(torch.randn(view.shape[dim])).expand(plain.shape)
-            p, gradient = with_gradient(member, plain, weights)
-            q, other = with_gradient(member, view, weights.movedim(-1, dim), dim=dim)
-            assert q.is_contiguous(), name
-            assert torch.equal(q, p.movedim(-1, dim)), name
-            assert torch.equal(other, gradient.movedim(-1, dim)), name
+    for name, (view, dim) in views.items():
+        plain = view.movedim(dim, -1).contiguous()
+        weights = on_device(torch.randn(view.shape[dim])).expand(plain.shape)
+        p, gradient = with_gradient(member, plain, weights)
+        q, other = with_gradient(member, view, weights.movedim(-1, dim), dim=dim)
+        assert q.is_contiguous(), name
+        assert torch.equal(q, p.movedim(-1, dim)), name
+        assert torch.equal(other, gradient.movedim(-1, dim)), name
 
 
 @every_member
@@ -54,13 +52,13 @@ def test_nothing_is_written_but_the_result(member):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @every_member
 def test_a_row_does_not_know_its_neighbours(member, dtype):
-    for d in (3, 33, 300):
+    for d in (3, 33, 300) if dtype == torch.float32 else (33,):
         scale = torch.tensor([1e-3, 0.3, 1.0, 4.0, 50.0, 1e4]).unsqueeze(1)
         z = torch.randn(6, d) * scale
         z[1, 2:] = -torch.inf
         z, weights = on_device(z, dtype), on_device(torch.randn(6, d), dtype)
         p, gradient = with_gradient(member, z, weights)
-        for rows in ([3], [5, 3], [3, 0, 0, 0, 1] * 29):
+        for rows in ([3], [5, 3], [3, 0, 1] * (3 if d > 100 else 29)):
             one, one_gradient = with_gradient(member, z[rows], weights[rows])
             for i in (0, -1):
                 assert torch.equal(one[i], p[rows[i]])

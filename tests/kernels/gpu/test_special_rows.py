@@ -41,7 +41,7 @@ def test_minus_infinity_and_mask_are_the_same_bit_for_bit(member, dtype):
 @every_dtype
 @every_member
 def test_nan_and_infinity_stay_in_their_row(member, dtype):
-    for d in (5, 33, 300):
+    for d in (5, 33, 300) if dtype == torch.float32 else (33,):
         z = on_device(torch.randn(8, d), dtype)
         weights = _weights(d).expand(8, d)
         expected, expected_gradient = with_gradient(member, z, weights)

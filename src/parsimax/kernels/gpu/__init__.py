@@ -103,7 +103,7 @@ def _parameters(parameter: float | Tensor, shape: torch.Size) -> float | Tensor:
     values = parameter.detach()
     if values.dtype not in (torch.float32, torch.float64):
         values = values.float()
-    return values.expand(*shape[:-1], 1).reshape(-1)
+    return values.expand(*shape[:-1], 1).reshape(-1).contiguous()  # a view may have stride 0
 
 
 def forward(name: str, z: Tensor, parameter: float | Tensor) -> Tensor:
@@ -173,7 +173,8 @@ def loss_backward(p: Tensor, g: Tensor, index: Tensor | None, glag: Tensor) -> T
 
 def _scale(x: Tensor, shape: torch.Size) -> Tensor:
     """A vector of one value a row, or a single value."""
-    return x.detach().reshape(1) if x.numel() == 1 else x.detach().expand(shape).reshape(-1)
+    x = x.detach()
+    return x.reshape(1) if x.numel() == 1 else x.expand(shape).reshape(-1).contiguous()
 
 
 def entmax_domega(p: Tensor, alpha: float | Tensor) -> Tensor:
@@ -193,5 +194,6 @@ def dense_lag(z: Tensor, top: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     a = a.reshape(1, -1).expand(1, z.shape[-1]) if a.numel() <= z.shape[-1] else _rows(a)
     lag, total = (torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device) for _ in range(2))
     with _on(z):
-        conjugate.dense_lag(_rows(z), top.detach().reshape(-1), a, lag.view(-1), total.view(-1))
+        tops = top.detach().reshape(-1).contiguous()
+        conjugate.dense_lag(_rows(z), tops, a, lag.view(-1), total.view(-1))
     return lag, total

@@ -104,7 +104,7 @@ def _rows(z_ptr, order_ptr, mass_ptr, scale_ptr, out_ptr, n, d,
             p = tl.where((p > 0.0) & (p < 1.0), p + (mass - total) / tl.maximum(free, 1.0), p)
             p = tl.where(mass > 0.0, tl.maximum(p, 0.0), 0.0)
         p = tl.where(good, p, tl.where(top == -float("inf"), 0.0, float("nan")))
-        tl.store(out_ptr + where, p.to(tl.float32), mask=inside)
+        tl.store(out_ptr + where, p.to(tl.float32).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def by_row(x: float | Tensor, like: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ def _steep_loss(
             # <p, y> - Omega(p) with Omega(p) = sum p (p^beta - 1) / (alpha beta)
             total += p * (y + (1.0 - power) * (inverses / betas)[:, None])
             if ROUND:
-                tl.store(p_ptr + where, p, mask=inside)
+                tl.store(p_ptr + where, p.to(p_ptr.dtype.element_ty), mask=inside)
     gap = tl.sum(total, 1)
     gap = tl.where(gap < 0.0, 0.0, gap)
     tl.store(gap_ptr + wide, tl.where(highest == -float("inf"), 0.0, gap), mask=mine)
@@ -159,7 +159,7 @@ def _loss_backward(
         glag = tl.load(glag_ptr + wide * glag_stride, mask=here, other=0.0).to(tl.float32)
         index = tl.load(index_ptr + wide, mask=here, other=-1)
         out -= tl.where(columns[None, :] == index[:, None], glag[:, None], 0.0)
-    tl.store(out_ptr + where, out, mask=inside)
+    tl.store(out_ptr + where, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def loss_backward(p: Tensor, g: Tensor, glag: Tensor, index: Tensor | None, out: Tensor) -> None:
