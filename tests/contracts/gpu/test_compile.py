@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.contracts.members import TYPICAL
-from tests.kernels.gpu.device import on_device
+from tests.contracts.gpu.device import on_device
 
 import parsimax as px
 

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 from tests.contracts.members import MEMBERS, TYPICAL, WITH_PARAMETER
-from tests.kernels.gpu.device import DEVICE, with_gradient
+from tests.contracts.gpu.device import DEVICE, with_gradient
 
 pytestmark = [
     pytest.mark.gpu,

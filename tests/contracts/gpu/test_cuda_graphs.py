@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.contracts.members import TYPICAL, WITH_PARAMETER
-from tests.kernels.gpu.device import DEVICE
+from tests.contracts.gpu.device import DEVICE
 
 import parsimax as px
 

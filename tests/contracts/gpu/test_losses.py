@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from tests.kernels.gpu.device import on_device
+from tests.contracts.gpu.device import on_device
 
 import parsimax as px
 
