@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.contracts.members import TYPICAL
 from tests.contracts.gpu.device import on_device
+from tests.contracts.members import TYPICAL
 
 import parsimax as px
 

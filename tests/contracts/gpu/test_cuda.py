@@ -7,8 +7,8 @@ import time
 
 import pytest
 import torch
-from tests.contracts.members import MEMBERS, TYPICAL, WITH_PARAMETER
 from tests.contracts.gpu.device import DEVICE, with_gradient
+from tests.contracts.members import MEMBERS, TYPICAL, WITH_PARAMETER
 
 pytestmark = [
     pytest.mark.gpu,

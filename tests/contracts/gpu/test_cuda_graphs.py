@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.contracts.members import TYPICAL, WITH_PARAMETER
 from tests.contracts.gpu.device import DEVICE
+from tests.contracts.members import TYPICAL, WITH_PARAMETER
 
 import parsimax as px
 

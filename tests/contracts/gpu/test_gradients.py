@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.contracts.gpu.device import on_device, triton_rows, with_gradient
 from tests.contracts.members import FAMILIES, TYPICAL, WITH_PARAMETER, Member
 from tests.contracts.smooth import smooth_scores
-from tests.contracts.gpu.device import on_device, triton_rows, with_gradient
 
 every_member = pytest.mark.parametrize("member", TYPICAL, ids=str)
 every_parameter = pytest.mark.parametrize("member", WITH_PARAMETER, ids=str)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.contracts.members import TYPICAL, WITH_PARAMETER
 from tests.contracts.gpu.device import DEVICE, DTYPES, on_device, triton_rows, with_gradient
+from tests.contracts.members import TYPICAL, WITH_PARAMETER
 
 every_member = pytest.mark.parametrize("member", TYPICAL, ids=str)
 every_parameter = pytest.mark.parametrize("member", WITH_PARAMETER, ids=str)

@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from tests.contracts.gpu.device import numpy, on_device, triton_rows
 from tests.contracts.members import FAMILIES, MEMBERS, TYPICAL, Member
 from tests.contracts.scores import LONG, adversarial, long_rows, threshold_crowds
-from tests.contracts.gpu.device import numpy, on_device, triton_rows
 
 every_member = pytest.mark.parametrize("member", MEMBERS, ids=str)
 every_typical = pytest.mark.parametrize("member", TYPICAL, ids=str)
