@@ -165,9 +165,11 @@ def loss_backward(p: Tensor, g: Tensor, index: Tensor | None, glag: Tensor) -> T
     rows = _rows(p)
     out = torch.empty(p.shape, dtype=p.dtype, device=p.device)
     flat = None if index is None else index.reshape(-1).contiguous()
-    scales = (_scale(x, p.shape[:-1]) for x in (g, glag))
+    shape = p.shape[:-1]
     with _on(p):
-        conjugate.loss_backward(rows, *scales, flat, out.view(rows.shape))
+        conjugate.loss_backward(
+            rows, _scale(g, shape), _scale(glag, shape), flat, out.view(rows.shape)
+        )
     return out
 
 
