@@ -93,6 +93,8 @@ def _on(x: Tensor) -> AbstractContextManager[Any]:
 
 def _rows(x: Tensor) -> Tensor:
     """``x`` as a matrix (rows, d) without gaps."""
+    if x.ndim == 2 and x.is_contiguous():
+        return x
     return x.detach().reshape(-1, x.shape[-1]).contiguous()
 
 
