@@ -27,8 +27,8 @@ from .tiles import (
     tile_for,
 )
 
-_PROGRAMS = 1024  # that look over a tensor of alpha
-_SCAN = 32  # tiles whose alpha a program looks at in one go
+PROGRAMS = 1024  # that look over a tensor of alpha
+SCAN = 32  # tiles whose alpha a program looks at in one go
 
 _HALVINGS = tl.constexpr(24)  # by value; then by the place in the order of all float32 numbers
 _SWEEPS = tl.constexpr(64)
@@ -43,7 +43,7 @@ def _solved_elsewhere(alpha: float | Tensor) -> bool:
 
 def _programs(n: int, rows: int, per_row: bool) -> int:
     blocks = int(triton.cdiv(n, rows))
-    return min(blocks, _PROGRAMS) if per_row else blocks
+    return min(blocks, PROGRAMS) if per_row else blocks
 
 
 def forward(z: Tensor, alpha: float | Tensor, out: Tensor) -> None:
@@ -55,7 +55,7 @@ def forward(z: Tensor, alpha: float | Tensor, out: Tensor) -> None:
     a = row_parameter(alpha, z)
     grid = (_programs(n, tile.ROWS, a.PER_ROW),)
     _forward[grid](
-        z, a.values, a.high, a.low, out, n, d, PER_ROW=a.PER_ROW, SCAN=_SCAN, **tile.options
+        z, a.values, a.high, a.low, out, n, d, PER_ROW=a.PER_ROW, SCAN=SCAN, **tile.options
     )
 
 
@@ -81,7 +81,7 @@ def backward(
         d,
         WANT=dalpha is not None,
         PER_ROW=a.PER_ROW,
-        SCAN=_SCAN,
+        SCAN=SCAN,
         **tile.options,
     )
 
@@ -252,6 +252,32 @@ def _solve(
         store_chunk(out, rows, keep, start, d, p, COLUMNS)
 
 
+@triton.jit
+def solve_owned(
+    z,
+    alphas,
+    out,
+    program,
+    programs,
+    n,
+    d,
+    SCAN: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ONE: tl.constexpr,
+):
+    """The share of one of several programs in the rows that are owned here."""
+    blocks = tl.cdiv(n, ROWS)
+    for first in range(program, blocks, programs * SCAN):
+        if _any_owned(alphas, first, programs, n, SCAN, ROWS):
+            for block in range(first, tl.minimum(blocks, first + programs * SCAN), programs):
+                rows = block * ROWS + tl.arange(0, ROWS)
+                values = row_values(alphas, 0.0, 0.0, rows, rows < n, True)
+                keep = (rows < n) & _owned(values)
+                if tl.max(keep.to(tl.int32), 0) > 0:
+                    _solve(z, out, rows, keep, values, d, ROWS, COLUMNS, ONE)
+
+
 @triton.jit(do_not_specialize=["n"])
 def _forward(
     z,
@@ -267,19 +293,11 @@ def _forward(
     COLUMNS: tl.constexpr,
     ONE: tl.constexpr,
 ):
-    blocks = tl.cdiv(n, ROWS)
-    programs = tl.num_programs(0)
+    program = tl.program_id(0)
     if PER_ROW:
-        for first in range(tl.program_id(0), blocks, programs * SCAN):
-            if _any_owned(alphas, first, programs, n, SCAN, ROWS):
-                for block in range(first, tl.minimum(blocks, first + programs * SCAN), programs):
-                    rows = block * ROWS + tl.arange(0, ROWS)
-                    values = row_values(alphas, high, low, rows, rows < n, PER_ROW)
-                    keep = (rows < n) & _owned(values)
-                    if tl.max(keep.to(tl.int32), 0) > 0:
-                        _solve(z, out, rows, keep, values, d, ROWS, COLUMNS, ONE)
+        solve_owned(z, alphas, out, program, tl.num_programs(0), n, d, SCAN, ROWS, COLUMNS, ONE)
     else:
-        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        rows = program * ROWS + tl.arange(0, ROWS)
         values = row_values(alphas, high, low, rows, rows < n, PER_ROW)
         _solve(z, out, rows, rows < n, values, d, ROWS, COLUMNS, ONE)
 
@@ -373,6 +391,35 @@ def _multiply(
         tl.store(dalpha + rows, change.to(tl.float32), mask=keep)
 
 
+@triton.jit
+def multiply_owned(
+    p,
+    g,
+    alphas,
+    out,
+    dalpha,
+    program,
+    programs,
+    n,
+    d,
+    WANT: tl.constexpr,
+    SCAN: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ONE: tl.constexpr,
+):
+    """The share of one of several programs in the rows that are owned here, backward."""
+    blocks = tl.cdiv(n, ROWS)
+    for first in range(program, blocks, programs * SCAN):
+        if _any_owned(alphas, first, programs, n, SCAN, ROWS):
+            for block in range(first, tl.minimum(blocks, first + programs * SCAN), programs):
+                rows = block * ROWS + tl.arange(0, ROWS)
+                values = row_values(alphas, 0.0, 0.0, rows, rows < n, True)
+                keep = (rows < n) & _owned(values)
+                if tl.max(keep.to(tl.int32), 0) > 0:
+                    _multiply(p, g, out, dalpha, rows, keep, values, d, WANT, ROWS, COLUMNS, ONE)
+
+
 @triton.jit(do_not_specialize=["n"])
 def _backward(
     p,
@@ -391,20 +438,13 @@ def _backward(
     COLUMNS: tl.constexpr,
     ONE: tl.constexpr,
 ):
-    blocks = tl.cdiv(n, ROWS)
-    programs = tl.num_programs(0)
+    program = tl.program_id(0)
     if PER_ROW:
-        for first in range(tl.program_id(0), blocks, programs * SCAN):
-            if _any_owned(alphas, first, programs, n, SCAN, ROWS):
-                for block in range(first, tl.minimum(blocks, first + programs * SCAN), programs):
-                    rows = block * ROWS + tl.arange(0, ROWS)
-                    values = row_values(alphas, high, low, rows, rows < n, PER_ROW)
-                    keep = (rows < n) & _owned(values)
-                    if tl.max(keep.to(tl.int32), 0) > 0:
-                        _multiply(
-                            p, g, out, dalpha, rows, keep, values, d, WANT, ROWS, COLUMNS, ONE
-                        )
+        multiply_owned(
+            p, g, alphas, out, dalpha, program, tl.num_programs(0), n, d, WANT, SCAN, ROWS,
+            COLUMNS, ONE,
+        )  # fmt: skip
     else:
-        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        rows = program * ROWS + tl.arange(0, ROWS)
         values = row_values(alphas, high, low, rows, rows < n, PER_ROW)
         _multiply(p, g, out, dalpha, rows, rows < n, values, d, WANT, ROWS, COLUMNS, ONE)

@@ -18,14 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .approx import rounded
+
 _LONGEST = 8192  # a row that one program holds in registers
 _CHUNK = 4096  # what it holds of a longer one
 _TILE = 1024  # elements a program takes at least
 _MOST = 32  # rows a program takes at most: what there is once a row takes registers, too
 _PER_WARP = 512  # 16 elements a thread, which leaves room for temporaries in float64
 _LARGEST = 3e38
-
-_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @dataclass(frozen=True)
@@ -109,22 +109,12 @@ def load_scores(z, rows, keep, start, d, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _nearest_bfloat16(x):
-    """To nearest, ties to even, as the GPU does; Triton's interpreter cuts the digits off."""
-    bits = x.to(tl.int32, bitcast=True)
-    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
-    return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
-
-
-@triton.jit
 def store_chunk(out, rows, keep, start, d, value, COLUMNS: tl.constexpr):
     """Round float32 once to the dtype of ``out``."""
     columns = start + tl.arange(0, COLUMNS)
     mask = keep[:, None] & (columns < d)[None, :]
     offsets = rows.to(tl.int64)[:, None] * d + columns[None, :]
-    if _INTERPRETED and out.dtype.element_ty == tl.bfloat16:
-        value = _nearest_bfloat16(value)
-    tl.store(out + offsets, value.to(out.dtype.element_ty), mask=mask)
+    tl.store(out + offsets, rounded(value, out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
