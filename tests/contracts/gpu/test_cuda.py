@@ -40,8 +40,7 @@ def _check(member, z, dtype, **options):
     p, gradient, *change = with_gradient(member, z, weights, **options)
     q = member.function(z.double(), backend="torch", **options)
     eps = 0.0 if dtype == torch.float32 else torch.finfo(dtype).eps
-    single = member.family.single(**member.arguments)
-    assert (p - q).abs().max() <= single + eps / 2 * member.mass
+    assert (p - q).abs().max() <= _single(member, options) + eps / 2 * member.mass
     if dtype == torch.float32:
         assert (p.double().sum(-1) - q.sum(-1)).abs().max() <= 1e-6 * max(1.0, member.mass)
     # what the kernel's own output says the gradient is: it may round its support differently
@@ -50,12 +49,23 @@ def _check(member, z, dtype, **options):
     held = exact[0].abs() < torch.finfo(dtype).max / 2  # the slopes of normmax go beyond float16
     error = torch.where(held, (gradient - exact[0]).abs() / scale, 0.0)
     assert error.max() <= 2e-5 + 4 * eps
-    for found, wanted in zip(change, exact[1:], strict=True):
-        torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
+    for found in change:  # a long sum whose terms cancel: relative to their size, too
+        terms = exact[1]
+        wanted = terms.sum(-1, keepdim=True)
+        limit = 1e-4 * wanted.abs() + 2e-5 * terms.abs().sum(-1, keepdim=True) + 1e-6
+        assert ((found - wanted).abs() <= limit).all()
+
+
+def _single(member, options):
+    """What float32 may be off for the largest parameter that is used."""
+    name = member.family.parameter
+    values = options.get(name) if name else None
+    arguments = {} if values is None else {name: float(values.max())}
+    return member.family.single(**{**member.arguments, **arguments})
 
 
 def _backward_of(member, p, weights, **options):
-    """Gradients in float64, by plain torch, from the output."""
+    """The gradient in float64, by plain torch, from the output; the parameter's by its terms."""
     rowmap = member.mapping.rowmap
     name = member.family.parameter
     tensor = options.get(name) if name else None
@@ -63,8 +73,7 @@ def _backward_of(member, p, weights, **options):
     gz = rowmap.jacobian(p.double(), weights.double(), parameter)
     if tensor is None:
         return (gz,)
-    change = rowmap.sensitivity(p.double(), parameter) * weights.double()
-    return gz, change.sum(-1, keepdim=True)
+    return gz, rowmap.sensitivity(p.double(), parameter) * weights.double()
 
 
 @every_dtype
