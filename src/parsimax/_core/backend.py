@@ -1,9 +1,11 @@
-"""Choose who computes: numba on the CPU, plain torch anywhere else."""
+"""Choose who computes: Triton on CUDA, numba on the CPU, plain torch anywhere else."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
+import os
 from functools import cache
 
 import torch
@@ -11,8 +13,75 @@ from torch import Tensor
 
 from .validation import check_choice
 
-BACKENDS = ("auto", "torch", "numba")
+BACKENDS = ("auto", "torch", "numba", "triton")
+_OWN = {"cpu": "numba", "cuda": "triton"}  # what ``auto`` asks first on each kind of device
+_OLDEST_TRITON = (3, 6)
 _log = logging.getLogger("parsimax")
+
+
+def choose(backend: str, z: Tensor) -> str:
+    """The backend for this tensor; one asked for by name that cannot run raises, saying why."""
+    if not isinstance(backend, str):
+        check_choice(backend, "backend", BACKENDS)
+    return _choice(backend, z.device.type, z.dtype)
+
+
+@cache  # every call of a mapping asks, and nothing that counts here changes in a process
+def _choice(backend: str, device: str, dtype: torch.dtype) -> str:
+    check_choice(backend, "backend", BACKENDS)
+    if backend == "auto":
+        return _automatic(device, dtype)
+    why_not = _refusal(backend, device, dtype)
+    if why_not:
+        raise ValueError(f"backend={backend!r} cannot run: {why_not}")
+    return backend
+
+
+def _automatic(device: str, dtype: torch.dtype) -> str:
+    own = _OWN.get(device)
+    if own is None:
+        chosen, why = "torch", f"there are no kernels for {device}"
+    else:
+        why_not = _refusal(own, device, dtype)
+        chosen, why = ("torch", why_not) if why_not else (own, "it is installed and runs there")
+    _log.debug("backend auto: %s for %s on %s, because %s", chosen, dtype, device, why)
+    return chosen
+
+
+def _refusal(backend: str, device: str, dtype: torch.dtype) -> str:
+    """Why a backend cannot run there, or nothing if it can."""
+    if backend == "numba":
+        return _numba_refusal(device, dtype)
+    return _triton_refusal(device, dtype) if backend == "triton" else ""
+
+
+def _numba_refusal(device: str, dtype: torch.dtype) -> str:
+    if device != "cpu":
+        return f"the scores are on {device}, and numba kernels run on the CPU"
+    if dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        return f"it has no kernel for {dtype}"
+    if not _installed("numba"):
+        return "numba is not installed"
+    return ""
+
+
+def _triton_refusal(device: str, dtype: torch.dtype) -> str:
+    if not _installed("triton"):
+        return "triton is not installed"
+    if device != "cuda" and not (device == "cpu" and _interpreted()):
+        return (
+            f"the scores are on {device}, and Triton kernels run on CUDA; "
+            "set TRITON_INTERPRET=1 before importing to interpret them on the CPU"
+        )
+    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"its kernels compute in float32, and the scores are {dtype}"
+    if torch.version.hip is not None:
+        return "its kernels are written for NVIDIA's GPUs"
+    version = _triton_version()
+    if version < _OLDEST_TRITON:
+        found, needed = (".".join(map(str, v)) for v in (version, _OLDEST_TRITON))
+        return f"triton {found} is installed, and {needed} or newer is needed"
+    return ""
 
 
 @cache
@@ -20,31 +89,12 @@ def _installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-@cache
-def _say(device: str, chosen: str, why: str) -> None:
-    _log.debug("backend auto: %s on %s, because %s", chosen, device, why)
+def _triton_version() -> tuple[int, ...]:
+    # asked of the module: packages of several names install it
+    version: str = importlib.import_module("triton").__version__
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
-def choose(backend: str, z: Tensor) -> str:
-    """The backend for this tensor; one asked for by name that cannot run raises, saying why."""
-    check_choice(backend, "backend", BACKENDS)
-    numba_refusal = _numba_refusal(z)
-    if backend == "numba" and numba_refusal:
-        raise ValueError(f"backend='numba' cannot run: {numba_refusal}")
-    if backend != "auto":
-        return backend
-    if numba_refusal:
-        _say(z.device.type, "torch", numba_refusal)
-        return "torch"
-    _say(z.device.type, "numba", "it is installed and the scores are on the CPU")
-    return "numba"
-
-
-def _numba_refusal(z: Tensor) -> str:
-    if z.device.type != "cpu":
-        return f"the scores are on {z.device.type}, and numba kernels run on the CPU"
-    if z.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-        return f"it has no kernel for {z.dtype}"
-    if not _installed("numba"):
-        return "numba is not installed"
-    return ""
+def _interpreted() -> bool:
+    """Whether Triton runs its kernels in Python; it reads the same variable when it is imported."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")

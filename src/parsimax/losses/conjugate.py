@@ -22,6 +22,7 @@ from torch import Tensor
 
 from parsimax._core.backend import choose
 from parsimax._core.dtypes import exact, exact_dtype, working
+from parsimax.kernels import kernels_of
 from parsimax.mappings.rowmap import (
     Parameter,
     RowMap,
@@ -44,31 +45,39 @@ def solve_conjugate(
     z: Tensor, parameter: Parameter, index: Tensor | None, name: str, backend: str
 ) -> Conjugate:
     """Forward without autograd, by the chosen backend."""
-    chosen = choose(backend, z)
+    kernels = kernels_of(choose(backend, z))
     if z.numel() == 0:
         empty = z.new_empty(z.shape[:-1], dtype=exact_dtype(z))
         p = torch.empty_like(z, memory_format=torch.contiguous_format)
         return Conjugate(empty, empty.clone(), empty.clone(), p)
-    if chosen == "numba":
-        from parsimax.kernels import cpu
+    if kernels is not None and name in kernels.LOSSES:
+        return Conjugate(*kernels.solve_loss(name, z, parameter, index))
+    rowmap = rowmap_named(name)
+    if kernels is not None:
+        p = exact(kernels.forward(name, working(z), parameter))
+    else:
+        p = reference(rowmap, exact(z), parameter)
+    return _at_solution(rowmap, z, p, parameter, index)
 
-        return Conjugate(*cpu.solve_loss(name, z, parameter, index))
-    return _reference(rowmap_named(name), z, parameter, index)
 
-
-def _reference(rowmap: RowMap, z: Tensor, parameter: Parameter, index: Tensor | None) -> Conjugate:
+def _at_solution(
+    rowmap: RowMap, z: Tensor, p: Tensor, parameter: Parameter, index: Tensor | None
+) -> Conjugate:
+    """The conjugate from its definition, for p as exact as it is known."""
     y = exact(z)
     if isinstance(parameter, Tensor):
         parameter = parameter.to(y.dtype)
-    p = reference(rowmap, y, parameter)
     top = y.amax(-1)
     empty = top == -torch.inf
     top = torch.where(top.isfinite(), top, 0.0)
     inner = (p * torch.where(p > 0, y - top.unsqueeze(-1), 0.0)).sum(-1)
     mass = row_mass(rowmap, parameter)
     gap = inner - rowmap.omega(p, parameter) + rowmap.vertex * mass
-    on_simplex = torch.as_tensor(mass, device=gap.device) == 1
-    gap = torch.where(on_simplex, gap.clamp(min=0), gap).masked_fill(empty, 0.0)
+    if isinstance(mass, Tensor):
+        gap = torch.where(mass == 1, gap.clamp(min=0), gap)
+    elif mass == 1:
+        gap = gap.clamp(min=0)
+    gap = gap.masked_fill(empty, 0.0)
     lag = torch.zeros_like(top)
     if index is not None:
         lag = top - y.gather(-1, index.unsqueeze(-1)).squeeze(-1)
@@ -160,21 +169,20 @@ def fast_backward(
     """The first derivative where nobody will differentiate it: one new buffer, the gradient."""
     p, tensor, index, z = saved
     g_gap, g_lag, _, g_p = grads
-    if g_p is not None or choose(backend, p) != "numba" or p.numel() == 0:
+    kernels = kernels_of(choose(backend, p))
+    if g_p is not None or kernels is None or p.numel() == 0:
         return plain_backward(saved, value, name, grads, want_parameter)
-    from parsimax.kernels import cpu
-
     zeros = p.new_zeros(()) if g_gap is None or g_lag is None else None
     g_gap = zeros if g_gap is None else g_gap
     g_lag = zeros if g_lag is None else g_lag
     assert g_gap is not None
     assert g_lag is not None
-    gz = cpu.loss_backward(p, g_gap, index, g_lag)
+    gz = kernels.loss_backward(p, g_gap, index, g_lag)
     if not want_parameter:
         return gz, None
     parameter = parameter_of(tensor, value)
     if name == "entmax":
-        change = -cpu.entmax_domega(p, parameter)
+        change = -kernels.entmax_domega(p, parameter)
     else:
         change = parameter_change(rowmap_named(name), z, working(p), parameter)
     return gz, torch.where(g_gap == 0, 0.0, g_gap * change).unsqueeze(-1)

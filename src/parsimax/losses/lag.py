@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from parsimax._core.backend import choose
 from parsimax._core.dtypes import exact, working
 from parsimax._core.validation import under_transform
+from parsimax.kernels import kernels_of
 
 
 def dense_lag(z: Tensor, top: Tensor, a: Tensor, backend: str) -> tuple[Tensor, Tensor]:
@@ -23,15 +24,12 @@ def dense_lag(z: Tensor, top: Tensor, a: Tensor, backend: str) -> tuple[Tensor, 
 
     A class with a_c = 0 adds nothing, even if its score is -inf.
     """
-    if (
-        torch.compiler.is_compiling()
-        or under_transform()
-        or has_tangent(z, a)
-        or choose(backend, z) != "numba"
-        or z.numel() == 0
-    ):
+    if torch.compiler.is_compiling() or under_transform() or has_tangent(z, a) or z.numel() == 0:
         return _plain_lag(z, top, a)
-    lag, total = _DenseLag.apply(z, top, a)  # type: ignore[no-untyped-call]
+    kernels = kernels_of(choose(backend, z))
+    if kernels is None:
+        return _plain_lag(z, top, a)
+    lag, total = _DenseLag.apply(z, top, a, kernels)  # type: ignore[no-untyped-call]
     return lag, total
 
 
@@ -59,12 +57,11 @@ def _plain_lag(z: Tensor, top: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
 
 class _DenseLag(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, top: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        from parsimax.kernels import cpu
-
+    def forward(ctx: Any, z: Tensor, top: Tensor, a: Tensor, kernels: Any) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(a, *((z, top) if a.requires_grad else (None, None)))
         ctx.like = z.dtype, z.shape
-        return cpu.dense_lag(z, top, a)
+        sums: tuple[Tensor, Tensor] = kernels.dense_lag(z, top, a)
+        return sums
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -73,6 +70,6 @@ class _DenseLag(torch.autograd.Function):
         g, g_total = (x.to(a.dtype).unsqueeze(-1) for x in grads)
         gz = (-g * a).to(dtype).expand(shape) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[2]:
-            return gz, None, None
+            return gz, None, None, None
         ga = g * _differences(z, top, a) + g_total
-        return gz, None, ga.sum_to_size(a.shape).to(a.dtype)
+        return gz, None, ga.sum_to_size(a.shape).to(a.dtype), None

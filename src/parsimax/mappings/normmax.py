@@ -73,7 +73,8 @@ class Normmax(Mapping):
 
 
 def _cast(alpha: Parameter, p: Tensor) -> Tensor:
-    return torch.as_tensor(alpha, dtype=p.dtype, device=p.device)
+    # filled in where p is: copying a number to a GPU would wait for it
+    return alpha.to(p) if isinstance(alpha, Tensor) else p.new_full((), alpha)
 
 
 def _beta(alpha: Parameter, p: Tensor) -> Tensor:

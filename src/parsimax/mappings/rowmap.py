@@ -18,6 +18,7 @@ from torch import Tensor
 from parsimax._core.backend import choose
 from parsimax._core.dtypes import exact, working
 from parsimax._core.validation import under_transform, without_values
+from parsimax.kernels import kernels_of
 
 Parameter = float | Tensor  # a tensor has the scores' ndim, and size one in the last dimension
 
@@ -88,28 +89,24 @@ def reference(rowmap: RowMap, z: Tensor, parameter: Parameter) -> Tensor:
 
 def solve_rows(z: Tensor, parameter: Parameter, name: str, backend: str) -> Tensor:
     """Forward without autograd, by the chosen backend."""
-    chosen = choose(backend, z)
+    kernels = kernels_of(choose(backend, z))
     if z.numel() == 0 or without_values(z):
         return torch.empty_like(z, memory_format=torch.contiguous_format)
-    if chosen == "numba":
-        from parsimax.kernels import cpu
-
-        return cpu.forward(name, z, parameter)
-    return reference(rowmap_named(name), z, parameter)
+    if kernels is None:
+        return reference(rowmap_named(name), z, parameter)
+    p: Tensor = kernels.forward(name, z, parameter)
+    return p
 
 
 def backward_rows(
     p: Tensor, g: Tensor, parameter: Parameter, name: str, backend: str, want_parameter: bool
 ) -> tuple[Tensor, Tensor]:
     """(gradient in the scores, gradient in the parameter, shape (..., 1) or empty)."""
-    chosen = choose(backend, p)
-    if chosen == "numba" and p.numel() and not without_values(p):
-        from parsimax.kernels import cpu
-
-        gz, gparameter = cpu.backward(name, p, g, parameter, want_parameter)
-        shape = (*p.shape[:-1], 1) if want_parameter else (0,)
-        return gz, gparameter.reshape(shape)
-    return plain_backward(p, g, parameter, name, want_parameter)
+    kernels = kernels_of(choose(backend, p))
+    if kernels is None or p.numel() == 0 or without_values(p):
+        return plain_backward(p, g, parameter, name, want_parameter)
+    gz, gparameter = kernels.backward(name, p, g, parameter, want_parameter)
+    return gz, gparameter.reshape(*p.shape[:-1], 1) if want_parameter else gparameter
 
 
 def plain_backward(

@@ -36,6 +36,7 @@ _CONJUGATE: dict[str, Callable[..., Any]] = {
     "normmax": conjugate.normmax_conjugate,
     "budget": conjugate.budget_conjugate,
 }
+LOSSES = frozenset(_CONJUGATE)  # the mappings that ``solve_loss`` knows
 
 
 def _rows(x: Tensor) -> Any:
