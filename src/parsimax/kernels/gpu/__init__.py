@@ -31,23 +31,19 @@ def _steep(alpha: float | Tensor) -> bool:
     return isinstance(alpha, Tensor) or not 1.0 <= alpha <= 2.0
 
 
-# Two kernels share the rows of entmax: each leaves those as they are that belong to the other.
+# A tensor of alpha goes to the kernels for 1 <= alpha <= 2, which find the other rows themselves.
 
 
 def _entmax_forward(z: Tensor, alpha: float | Tensor, p: Tensor) -> None:
-    if _flat(alpha):
-        entmax.forward(z, alpha, p)
-    if _steep(alpha):
-        steep.forward(z, alpha, p)
+    solve = entmax.forward if _flat(alpha) else steep.forward
+    solve(z, alpha, p)
 
 
 def _entmax_backward(
     p: Tensor, g: Tensor, alpha: float | Tensor, gz: Tensor, change: Tensor | None
 ) -> None:
-    if _flat(alpha):
-        entmax_backward.backward(p, g, alpha, gz, change)
-    if _steep(alpha):
-        steep.backward(p, g, alpha, gz, change)
+    multiply = entmax_backward.backward if _flat(alpha) else steep.backward
+    multiply(p, g, alpha, gz, change)
 
 
 def _entmax_loss(

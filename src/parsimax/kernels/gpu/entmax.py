@@ -78,10 +78,10 @@ def _step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
 
 @triton.jit
 def _settle(y, x, good, width, KIND: tl.constexpr, FEW: tl.constexpr):
-    """(x, rest): the threshold is x + rest.
+    """The rest by which the threshold lies above x.
 
-    The rest is kept apart, since one float cannot hold the threshold of a crowd of scores that lie
-    just above it.
+    It is kept apart, since one float cannot hold the threshold of a crowd of scores that lie just
+    above it.
     """
     rest = tl.zeros_like(x)
     before = tl.zeros_like(x)
@@ -90,7 +90,7 @@ def _settle(y, x, good, width, KIND: tl.constexpr, FEW: tl.constexpr):
     active = tl.max(tl.where(done, 0, 1), 0)
     while (active > 0) & (tries < TRIES):
         tries += 1
-        v = tl.maximum(y - x[None, :, None], 0.0)
+        v = tl.maximum((y - x[None, :, None]) - rest[None, :, None], 0.0)
         one = tl.where(v > 0.0, 1.0, 0.0)
         if KIND == ENTMAX15:
             total, slopes, count = sum3(
@@ -101,11 +101,12 @@ def _settle(y, x, good, width, KIND: tl.constexpr, FEW: tl.constexpr):
             count = slopes
         step, less, more = _step_on_support(total, slopes, count, width, before, KIND)
         before = slopes
-        rest = tl.where(done, rest, step)
-        done = done | ~more | (x + less == x)
-        x = tl.where(done, x, x + less)
+        moved = rest + tl.where(more, less, step)
+        arrived = ~more | (moved == rest)
+        rest = tl.where(done, rest, moved)
+        done = done | arrived
         active = tl.max(tl.where(done, 0, 1), 0)
-    return x, rest
+    return rest
 
 
 @triton.jit
@@ -158,14 +159,14 @@ def _finish(
 def _parameters(a_ptr, value, rows, inside, KIND: tl.constexpr, TENSOR: tl.constexpr):
     """(beta, gamma, width, whether this kernel solves the row, whether the parameter is bad).
 
-    ``value`` is beta or lambda. Differences are taken before a double is rounded.
+    ``value`` is beta or 1 - lambda. Differences are taken before a double is rounded.
     """
     one = tl.zeros([rows.shape[0]], tl.float32) + 1.0
     if KIND == SPARSEMAX:  # sparsegen: lambda below 1
         if TENSOR:
             width = (1.0 - tl.load(a_ptr + rows, mask=inside, other=0.0)).to(tl.float32)
         else:
-            width = one - value
+            width = one * value
         fits = (width > 0.0) & (width < float("inf"))
         return one, one, tl.where(fits, width, 1.0), inside, ~fits
     else:
@@ -240,7 +241,7 @@ def _held(
         else:
             x = climb(heads, x, good, beta, gamma, width, near, 0.2, KIND, NEAR, True)
             x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR, FEW)
-            x, rest = _settle(y, x, good, width, KIND, FEW)
+            rest = _settle(y, x, good, width, KIND, FEW)
             scale = 1.0 / width
             p = _write(
                 y, x[None, :, None], rest[None, :, None], scale[None, :, None],
@@ -262,15 +263,18 @@ def _held(
 def _piece(k, d, backwards, WIDE: tl.constexpr):
     """The first column of the k-th piece of a row, from either end."""
     pieces = tl.cdiv(d, WIDE)
-    return tl.where(backwards, pieces - 1 - k, k) * WIDE
+    return tl.where(backwards > 0, pieces - 1 - k, k) * WIDE
 
 
 @triton.jit
 def _sweep(
-    z_ptr, row_start, columns, d, backwards, largest, x, beta, gamma, near,
+    z_ptr, row_start, columns, d, backwards, largest, base, x, beta, gamma, near,
     KIND: tl.constexpr, NEAR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The sums of a climb over a row in memory, and the size of the support for ENTMAX15."""
+    """The sums of a climb over a row in memory, and the size of the support for ENTMAX15.
+
+    The threshold is ``base`` + ``x``; there is no base for POWER.
+    """
     totals = tl.zeros([1, 1, WIDE], tl.float32)
     slopes = tl.zeros([1, 1, WIDE], tl.float32)
     counts = tl.zeros([1, 1, WIDE], tl.float32)
@@ -278,6 +282,8 @@ def _sweep(
         here = columns + _piece(k, d, backwards, WIDE)
         z = tl.load(z_ptr + row_start + here, mask=here < d, other=-float("inf")).to(tl.float32)
         y = relative(z, largest[None, :, None], KIND)
+        if KIND != POWER:
+            y -= base[None, :, None]
         q, slope = terms(
             y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
         )
@@ -321,7 +327,7 @@ def _streamed(
     x = start(beta, width, KIND, NEAR)
     rest = tl.zeros_like(x)
     scale = 1.0 / width
-    backwards = True
+    backwards = 1
     if KIND == SOFTMAX:
         total = tl.zeros([1, 1, WIDE], tl.float32)
         for k in range(pieces):
@@ -329,7 +335,7 @@ def _streamed(
             z = tl.load(z_ptr + row_start + here, mask=here < d, other=-float("inf"))
             total += exp2((z.to(tl.float32) - largest[None, :, None]) * _LOG2E)
         sums = tl.sum(tl.sum(total, 0), 1)
-        backwards = ~backwards
+        backwards = 1 - backwards
         scale = tl.where(good, reciprocal(sums), 0.0)
         t = tl.log2(sums) * _LN2
     elif KIND == POWER:
@@ -347,10 +353,10 @@ def _streamed(
         while (active > 0) & (tries < TRIES):
             tries += 1
             total, slopes, _count = _sweep(
-                z_ptr, row_start, columns, d, backwards, largest, x, beta, gamma, near,
+                z_ptr, row_start, columns, d, backwards, largest, x, x, beta, gamma, near,
                 KIND, NEAR, WIDE,
             )  # fmt: skip
-            backwards = ~backwards
+            backwards = 1 - backwards
             surplus, step = newton(total, slopes, beta, gamma, width, KIND)
             moved = move(x, step, beta, KIND, NEAR)
             # what the move lost to rounding would be seen in the sum of a long row
@@ -366,22 +372,22 @@ def _streamed(
         x = climb(heads, x, good, beta, gamma, width, near, 1e-2, KIND, NEAR, True)
         deepest = relative(tl.max(tl.max(third, 0), 1), largest, KIND)
         hidden = good & (deepest > x - 1e-5 * tl.abs(x))
-        x, rest = _settle(heads, x, good & ~hidden, width, KIND, True)
+        rest = _settle(heads, x, good & ~hidden, width, KIND, True)
         before = tl.zeros_like(x)
         tries = 0
         active = tl.max(tl.where(hidden, 1, 0), 0)
         while (active > 0) & (tries < TRIES):
             tries += 1
             total, slopes, count = _sweep(
-                z_ptr, row_start, columns, d, backwards, largest, x, beta, gamma, near,
+                z_ptr, row_start, columns, d, backwards, largest, x, rest, beta, gamma, near,
                 KIND, NEAR, WIDE,
             )  # fmt: skip
-            backwards = ~backwards
-            rest, less, more = _step_on_support(total, slopes, count, width, before, KIND)
+            backwards = 1 - backwards
+            step, less, more = _step_on_support(total, slopes, count, width, before, KIND)
             before = slopes
-            more = more & (x + less != x)
-            active = tl.max(tl.where(more, 1, 0), 0)
-            x = tl.where(more, x + less, x)
+            moved = rest + tl.where(more, less, step)
+            active = tl.max(tl.where(more & (moved != rest), 1, 0), 0)
+            rest = moved
         t = threshold(x, beta, gamma, KIND, NEAR)
         t += 2.0 * rest if KIND == ENTMAX15 else rest
     inner = tl.zeros([1, 1, WIDE], tl.float32)
@@ -496,10 +502,10 @@ def _launch(z, p, parameter, kind, near, loss, index, tile=None):
 
 
 def _value(alpha: float | Tensor, kind: int) -> float | Tensor:
-    """What a kernel takes: beta, or lambda = 0 for sparsemax."""
+    """What a kernel takes: beta, or 1 - lambda, which is 1 for sparsemax."""
     if isinstance(alpha, Tensor):
         return alpha
-    return 0.0 if kind == SPARSEMAX.value else alpha - 1.0
+    return 1.0 if kind == SPARSEMAX.value else alpha - 1.0
 
 
 def forward(z: Tensor, alpha: float | Tensor, p: Tensor, tile: Tile | None = None) -> None:
@@ -513,7 +519,8 @@ def forward(z: Tensor, alpha: float | Tensor, p: Tensor, tile: Tile | None = Non
 
 def sparsegen_forward(z: Tensor, lam: float | Tensor, p: Tensor) -> None:
     """The same for sparsegen, with one lambda below 1, or one a row."""
-    _launch(z, p, lam, SPARSEMAX.value, NEVER.value, None, None)
+    value = lam if isinstance(lam, Tensor) else 1.0 - lam
+    _launch(z, p, value, SPARSEMAX.value, NEVER.value, None, None)
 
 
 def loss(

@@ -60,14 +60,14 @@ def _beta_and_scale(
 ):
     """(beta, 1 / (1 - lambda) or 1 / beta^2, whether this kernel owns the row).
 
-    ``value`` is beta or lambda. Differences are taken before a double is rounded.
+    ``value`` is beta or 1 - lambda. Differences are taken before a double is rounded.
     """
     one = tl.zeros([rows.shape[0]], tl.float32) + 1.0
     if GEN:
         if TENSOR:
             width = (1.0 - tl.load(a_ptr + rows, mask=inside, other=0.0)).to(tl.float32)
         else:
-            width = one - value
+            width = one * value
         return one, 1.0 / width, inside
     else:
         if TENSOR:
@@ -244,4 +244,5 @@ def sparsegen_backward(
     p: Tensor, g: Tensor, lam: float | Tensor, out: Tensor, change: Tensor | None
 ) -> None:
     """The same for sparsegen and its lambda."""
-    _launch(p, g, lam, out, change, SPARSEMAX.value, True)
+    value = lam if isinstance(lam, Tensor) else 1.0 - lam
+    _launch(p, g, value, out, change, SPARSEMAX.value, True)
