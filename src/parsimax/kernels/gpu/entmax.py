@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .approx import exp2, reciprocal, rounded
-from .layout import Tile, tile_of
+from .layout import Tile, forward_tile
 from .newton import (
     ALWAYS,
     ENTMAX15,
@@ -27,6 +27,7 @@ from .newton import (
     any_near,
     climb,
     exact_step,
+    last_newton,
     lowest,
     move,
     newton,
@@ -66,14 +67,17 @@ def _step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
     """(step that is exact if the support stays, Newton's step, whether to take only the latter).
 
     The exact step goes too far if scores leave the support on the way, Newton's not far enough:
-    the truth lies between them. SPARSEMAX has one step, right once the support has settled.
+    the truth lies between them. If rounding has lost some, Newton takes them in again. SPARSEMAX
+    has one step, right once the support has settled.
     """
-    surplus, less = newton(total, slopes, total, total, width, KIND)
+    surplus, less = newton(total, slopes, total, total, width, KIND, NEVER)
+    # down by a digit that does not count, a crowd might come back that does
     if KIND == ENTMAX15:
-        step = exact_step(total, slopes, count)
-        return step, less, (step - less) * slopes > 0.5 * _ENOUGH
+        step = tl.maximum(exact_step(total, slopes, count), 0.0)
+        return step, less, ((step - less) * slopes > 0.5 * _ENOUGH) | (surplus < -_ENOUGH)
     else:
-        return less, less, (surplus > _ENOUGH) & (slopes != before)
+        step = tl.maximum(less, 0.0)
+        return step, less, (tl.abs(surplus) > _ENOUGH) & (slopes != before)
 
 
 @triton.jit
@@ -139,7 +143,7 @@ def _finish(
             y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
         )
         total, slopes = row_sums(q, slope, FEW)
-        surplus, step = newton(total, slopes, beta, gamma, x, KIND)
+        surplus, step = last_newton(total, slopes, beta)
         largest, _slope = terms(tl.zeros_like(x), x, beta, gamma, near, KIND, NEAR)
         q = tl.maximum(tl.fma(slope, -step[None, :, None], q), 0.0)
         p = tl.where(done[None, :, None], p, q)
@@ -153,6 +157,23 @@ def _finish(
         done = done | arrived
         active = tl.max(tl.where(done, 0, 1), 0)
     return x, p, reciprocal(mass)
+
+
+@triton.jit
+def _power(y, heads, deepest, good, beta, gamma, near, NEAR: tl.constexpr, FEW: tl.constexpr):
+    """Solve POWER rows in registers: first on the tops, ``heads``, then on all of ``y``.
+
+    ``deepest`` is the largest score that is not a top; it may lie above the threshold, too.
+    """
+    x = start(beta, beta, POWER, NEAR)
+    x = climb(heads, x, good, beta, gamma, beta, near, 3e-2, POWER, NEAR, True)
+    low = lowest(x, beta, gamma, POWER, NEAR)
+    hidden = deepest > low - 1e-5 * tl.abs(low)
+    x = climb(heads, x, good & ~hidden, beta, gamma, beta, near, 1e-3, POWER, NEAR, True)
+    # Newton leaves about a third of beta times the square of the surplus
+    roughly = tl.minimum(0.3, tl.sqrt(0.006 / beta))
+    x = climb(y, x, good & hidden, beta, gamma, beta, near, roughly, POWER, NEAR, FEW)
+    return _finish(y, x, good, beta, gamma, near, POWER, NEAR, FEW)
 
 
 @triton.jit
@@ -225,20 +246,20 @@ def _held(
         p = tl.fma(p, scale[None, :, None], fill[None, :, None])
         t = tl.log2(total) * _LN2
     else:
-        x = start(beta, width, KIND, NEAR)
         heads = relative(tops, largest[:, None], KIND)[None, :, :]
         if KIND == POWER:
-            x = climb(heads, x, good, beta, gamma, width, near, 1e-3, KIND, NEAR, True)
-            # what is not a top of its group may lie above the threshold, too
-            low = lowest(x, beta, gamma, KIND, NEAR)
-            hidden = good & (tl.max(seconds, 1) - largest > low - 1e-5 * tl.abs(low))
-            # Newton leaves about a third of beta times the square of the surplus
-            roughly = tl.minimum(0.3, tl.sqrt(0.006 / beta))
-            x = climb(y, x, hidden, beta, gamma, width, near, roughly, KIND, NEAR, FEW)
-            x, p, scale = _finish(y, x, good, beta, gamma, near, KIND, NEAR, FEW)
+            deepest = tl.max(seconds, 1) - largest
+            if NEAR == SOME and ROWS == 1:
+                if near:
+                    x, p, scale = _power(y, heads, deepest, good, beta, gamma, near, ALWAYS, FEW)
+                else:
+                    x, p, scale = _power(y, heads, deepest, good, beta, gamma, near, NEVER, FEW)
+            else:
+                x, p, scale = _power(y, heads, deepest, good, beta, gamma, near, NEAR, FEW)
             p = tl.fma(p, scale[None, :, None], fill[None, :, None])
             t = threshold(x, beta, gamma, KIND, NEAR)
         else:
+            x = start(beta, width, KIND, NEAR)
             x = climb(heads, x, good, beta, gamma, width, near, 0.2, KIND, NEAR, True)
             x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR, FEW)
             rest = _settle(y, x, good, width, KIND, FEW)
@@ -357,7 +378,9 @@ def _streamed(
                 KIND, NEAR, WIDE,
             )  # fmt: skip
             backwards = 1 - backwards
-            surplus, step = newton(total, slopes, beta, gamma, width, KIND)
+            surplus, step = newton(total, slopes, beta, gamma, width, KIND, NEAR)
+            _same, last = last_newton(total, slopes, beta)
+            step = tl.where(tl.abs(surplus) < 0.05, last, step)
             moved = move(x, step, beta, KIND, NEAR)
             # what the move lost to rounding would be seen in the sum of a long row
             went = _went(x, moved, beta, gamma, NEAR)
@@ -472,8 +495,8 @@ def kind_of(alpha: float | Tensor) -> tuple[int, int]:
 
 def _launch(z, p, parameter, kind, near, loss, index, tile=None):
     n, d = z.shape
-    tile = tile or tile_of(z)
     tensor = isinstance(parameter, Tensor)
+    tile = tile or forward_tile(z, kind == POWER.value, tensor)
     programs = triton.cdiv(n, tile.rows)
     steep = tensor and kind == POWER.value and loss is None
     scanners = min(programs, PROGRAMS) if steep else 0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .approx import exp2, log2, rounded, square_root
 from .entmax import kind_of
-from .layout import Tile, tile_of
+from .layout import Tile, backward_tile
 from .newton import ENTMAX15, SOFTMAX, SPARSEMAX, row_sums
 from .reductions import sum2
 from .steep import PROGRAMS, SCAN, multiply_owned
@@ -199,8 +199,8 @@ def _kernel(
 
 def _launch(p, g, parameter, out, change, kind, generalised, tile=None):
     n, d = p.shape
-    tile = tile or tile_of(p)
     tensor = isinstance(parameter, Tensor)
+    tile = tile or backward_tile(p, tensor)
     programs = triton.cdiv(n, tile.rows)
     steep = tensor and not generalised
     scanners = min(programs, PROGRAMS) if steep else 0

@@ -123,8 +123,8 @@ def start(beta, width, KIND: tl.constexpr, NEAR: tl.constexpr):
 
 
 @triton.jit
-def newton(total, slope, beta, gamma, width, KIND: tl.constexpr):
-    """(surplus of mass, how far the threshold must still rise)."""
+def newton(total, slope, beta, gamma, width, KIND: tl.constexpr, NEAR: tl.constexpr):
+    """(surplus of mass, how far the threshold must rise at least)."""
     if KIND == SPARSEMAX:
         step = (total - width) * reciprocal(tl.maximum(slope, 1.0))
         return total * reciprocal(width) - 1.0, step
@@ -132,17 +132,23 @@ def newton(total, slope, beta, gamma, width, KIND: tl.constexpr):
         step = (total - square_root(total)) * reciprocal(tl.maximum(slope, 1e-30))
         return total - 1.0, step
     else:
-        surplus = total - 1.0
-        # total (1 - total^-beta) / beta: by a series near 1, where the logarithm has few digits
-        curve = 0.5 * (1.0 - beta)
-        close = surplus * (1.0 + surplus * curve * (1.0 - (1.0 + beta) * surplus * (1.0 / 3)))
+        # total (1 - total^-beta) / beta, or its limit
         log_total = log2(total)
-        x = beta * log_total * _LN2
-        flat = log_total * _LN2 * (1.0 - x * (0.5 - x * (1.0 / 6 - x * (1.0 / 24))))
-        steep = (1.0 - exp2(-beta * log_total)) * gamma
-        far = total * tl.where(x < 0.2, flat, steep)
-        rise = tl.where(tl.abs(surplus) < 0.05, close, far)
-        return surplus, rise * reciprocal(slope)
+        rise = (1.0 - exp2(-beta * log_total)) * gamma
+        if NEAR != NEVER:
+            x = beta * log_total * _LN2
+            flat = log_total * _LN2 * (1.0 - x * (0.5 - x * (1.0 / 6 - x * (1.0 / 24))))
+            rise = tl.where(x < 0.2, flat, rise)
+        return total - 1.0, total * rise * reciprocal(slope)
+
+
+@triton.jit
+def last_newton(total, slope, beta):
+    """The same for POWER by a series, where the surplus is small and a logarithm has few digits."""
+    surplus = total - 1.0
+    curve = 0.5 * (1.0 - beta)
+    rise = surplus * (1.0 + surplus * curve * (1.0 - (1.0 + beta) * surplus * (1.0 / 3)))
+    return surplus, rise * reciprocal(slope)
 
 
 @triton.jit
@@ -216,7 +222,7 @@ def climb(
             y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
         )
         total, slopes = row_sums(q, slope, FEW)
-        surplus, step = newton(total, slopes, beta, gamma, width, KIND)
+        surplus, step = newton(total, slopes, beta, gamma, width, KIND, NEAR)
         moved = move(x, step, beta, KIND, NEAR)
         done = done | (moved == x)
         x = tl.where(done, x, moved)
