@@ -43,6 +43,9 @@ from .steep import PROGRAMS, SCAN, solve_owned
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
 _ENOUGH = tl.constexpr(4e-7)  # what the sum of a row may be off
+_SHARP = tl.constexpr(
+    0.35
+)  # beta from which p^(2 - alpha), the gradient, is steep at the threshold
 
 
 @triton.jit
@@ -130,7 +133,7 @@ def _finish(
     """(x, p, scale): powers with their last step taken on p itself, and then scaled to one.
 
     What the step neglects is of second order, and what leaves the support on the way. Where that
-    could show in p, Newton goes on.
+    could show in p, Newton goes on. Where it could show in the gradient, p is computed anew.
     """
     p = tl.zeros_like(y)
     mass = tl.zeros_like(x) + 1.0
@@ -156,6 +159,13 @@ def _finish(
         x = tl.where(done, x, moved)
         done = done | arrived
         active = tl.max(tl.where(done, 0, 1), 0)
+    sharp = beta > _SHARP
+    if tl.max(tl.where(sharp & good, 1, 0), 0) > 0:
+        q, slope = terms(
+            y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
+        )
+        p = tl.where(sharp[None, :, None], q, p)
+        mass = tl.where(sharp, tl.sum(tl.sum(q, 0), 1), mass)
     return x, p, reciprocal(mass)
 
 
@@ -365,10 +375,12 @@ def _streamed(
         low = lowest(x, beta, gamma, KIND, NEAR)
         deepest = tl.max(tl.max(second, 0), 1) - largest
         hidden = good & (deepest > low - 1e-5 * tl.abs(low))
-        q, _slope = terms(
+        q, slope = terms(
             heads, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
         )
-        scale = tl.where(good, reciprocal(tl.sum(tl.sum(q, 0), 1)), 1.0)
+        total, slopes = row_sums(q, slope, True)
+        _surplus, rest = last_newton(total, slopes, beta)
+        tolerance = tl.where(beta > _SHARP, 3e-6, 1e-3)
         tries = 0
         active = tl.max(tl.where(hidden, 1, 0), 0)
         while (active > 0) & (tries < TRIES):
@@ -379,16 +391,14 @@ def _streamed(
             )  # fmt: skip
             backwards = 1 - backwards
             surplus, step = newton(total, slopes, beta, gamma, width, KIND, NEAR)
-            _same, last = last_newton(total, slopes, beta)
-            step = tl.where(tl.abs(surplus) < 0.05, last, step)
-            moved = move(x, step, beta, KIND, NEAR)
-            # what the move lost to rounding would be seen in the sum of a long row
-            went = _went(x, moved, beta, gamma, NEAR)
-            scale = 1.0 + slopes * (went - step)
-            more = (tl.abs(surplus) > 1e-3) & (moved != x)
+            _same, rest = last_newton(total, slopes, beta)
+            moved = move(x, tl.where(tl.abs(surplus) < 0.05, rest, step), beta, KIND, NEAR)
+            more = (tl.abs(surplus) > tolerance) & (moved != x)
+            x = tl.where(more, moved, x)
             active = tl.max(tl.where(more, 1, 0), 0)
-            x = moved
-        t = threshold(x, beta, gamma, KIND, NEAR)
+        # the last step is taken on p itself: what the powers have wrong, the sum has, too
+        scale = tl.where(good, reciprocal(total - rest * slopes), 1.0)
+        t = threshold(x, beta, gamma, KIND, NEAR) + rest
     else:
         two = tl.join(tl.reshape(first, [1, WIDE]), tl.reshape(second, [1, WIDE]))
         heads = relative(tl.permute(two, (2, 0, 1)), largest[None, :, None], KIND)
@@ -422,9 +432,10 @@ def _streamed(
             q = exp2(y * _LOG2E)
             p = tl.fma(q, scale[None, :, None], fill[None, :, None])
         elif KIND == POWER:
-            q, _slope = terms(
+            q, slope = terms(
                 y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
             )
+            q = tl.maximum(tl.fma(slope, -rest[None, :, None], q), 0.0)
             p = tl.fma(q, scale[None, :, None], fill[None, :, None])
         else:
             p = _write(
@@ -441,17 +452,6 @@ def _streamed(
             gap_ptr, lag_ptr, top_ptr, index_ptr, z_ptr, rows, mine, good, d, top, inners, t, beta,
             INDEX,
         )  # fmt: skip
-
-
-@triton.jit
-def _went(x, moved, beta, gamma, NEAR: tl.constexpr):
-    """How far the threshold of a POWER row rose between two values of its unknown."""
-    if NEAR == ALWAYS:
-        return moved - x
-    elif NEAR == NEVER:
-        return (x - moved) * gamma
-    else:
-        return tl.where(beta < NEAR_ONE, moved - x, (x - moved) * gamma)
 
 
 @triton.jit(do_not_specialize=["n", "scanners"])

@@ -38,7 +38,7 @@ def _direct(p, s, beta, inverse_square, KIND: tl.constexpr):
     """dp/dalpha at a fixed threshold: -(s - p + beta p log p) / beta^2, without cancellation."""
     if KIND == SOFTMAX:
         s = p
-    minus_log = -_LN2 * log2(p)
+    minus_log = -_LN2 * log2(tl.maximum(p, 1.2e-38))  # the logarithm takes less for 0
     v = beta * minus_log
     # (e^v - 1 - v) / v^2 by its series; from 1 on as it stands, where e^v = s / p
     series = 1.0 / 362880

@@ -27,11 +27,14 @@ class Tile(NamedTuple):
     warps: int
     stream: bool
     group: int
+    registers: int | None = None  # at most so many a thread, so that more rows are under way
 
     @property
     def sizes(self) -> dict[str, int]:
         """As arguments of a kernel."""
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
         return {
+            **limit,
             "DEEP": self.deep,
             "ROWS": self.rows,
             "WIDE": self.wide,

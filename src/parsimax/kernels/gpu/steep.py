@@ -27,7 +27,7 @@ from .tiles import (
     tile_for,
 )
 
-PROGRAMS = 1024  # that look over a tensor of alpha
+PROGRAMS = 512  # that look over a tensor of alpha
 SCAN = 32  # tiles whose alpha a program looks at in one go
 
 _HALVINGS = tl.constexpr(24)  # by value; then by the place in the order of all float32 numbers
