@@ -37,7 +37,7 @@ from .newton import (
     terms,
     threshold,
 )
-from .reductions import larger, maximum, maximum2, solid, sum3
+from .reductions import larger, maximum, maximum2, sum3
 from .steep import PROGRAMS, SCAN, solve_owned
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -84,7 +84,7 @@ def _step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
 
 
 @triton.jit
-def _settle(y, x, good, width, KIND: tl.constexpr, FEW: tl.constexpr):
+def _settle(y, x, good, width, KIND: tl.constexpr):
     """The rest by which the threshold lies above x.
 
     It is kept apart, since one float cannot hold the threshold of a crowd of scores that lie just
@@ -100,11 +100,9 @@ def _settle(y, x, good, width, KIND: tl.constexpr, FEW: tl.constexpr):
         v = tl.maximum((y - x[None, :, None]) - rest[None, :, None], 0.0)
         one = tl.where(v > 0.0, 1.0, 0.0)
         if KIND == ENTMAX15:
-            total, slopes, count = sum3(
-                solid(tl.sum(v * v, 0), FEW), tl.sum(v, 0), tl.sum(one, 0), 1
-            )
+            total, slopes, count = sum3(tl.sum(v * v, 0), tl.sum(v, 0), tl.sum(one, 0), 1)
         else:
-            total, slopes = row_sums(v, one, FEW)
+            total, slopes = row_sums(v, one, False)
             count = slopes
         step, less, more = _step_on_support(total, slopes, count, width, before, KIND)
         before = slopes
@@ -127,13 +125,11 @@ def _write(y, x, rest, scale, fill, KIND: tl.constexpr):
 
 
 @triton.jit
-def _finish(
-    y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexpr, FEW: tl.constexpr
-):
-    """(x, p, scale): powers with their last step taken on p itself, and then scaled to one.
+def _finish(y, x, good, beta, gamma, near, NEAR: tl.constexpr):
+    """(x, p, mass): powers with their last step taken on p itself.
 
     What the step neglects is of second order, and what leaves the support on the way. Where that
-    could show in p, Newton goes on. Where it could show in the gradient, p is computed anew.
+    could show in p, Newton goes on.
     """
     p = tl.zeros_like(y)
     mass = tl.zeros_like(x) + 1.0
@@ -143,35 +139,59 @@ def _finish(
     while (active > 0) & (tries < TRIES):
         tries += 1
         q, slope = terms(
-            y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
+            y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, POWER, NEAR
         )
-        total, slopes = row_sums(q, slope, FEW)
+        total, slopes = row_sums(q, slope, False)
         surplus, step = last_newton(total, slopes, beta)
-        largest, _slope = terms(tl.zeros_like(x), x, beta, gamma, near, KIND, NEAR)
+        largest, _slope = terms(tl.zeros_like(x), x, beta, gamma, near, POWER, NEAR)
         q = tl.maximum(tl.fma(slope, -step[None, :, None], q), 0.0)
         p = tl.where(done[None, :, None], p, q)
         sums = tl.sum(tl.sum(q, 0), 1)
         mass = tl.where(done, mass, sums)
-        moved = move(x, step, beta, KIND, NEAR)
+        moved = move(x, step, beta, POWER, NEAR)
         left = sums - (total - step * slopes)
         more = (surplus * surplus * largest > _ENOUGH) | (tl.abs(surplus) > 2e-3) | (left > _ENOUGH)
         arrived = ~more | (moved == x)
         x = tl.where(done, x, moved)
         done = done | arrived
         active = tl.max(tl.where(done, 0, 1), 0)
-    sharp = beta > _SHARP
-    if tl.max(tl.where(sharp & good, 1, 0), 0) > 0:
-        q, slope = terms(
-            y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
-        )
-        p = tl.where(sharp[None, :, None], q, p)
-        mass = tl.where(sharp, tl.sum(tl.sum(q, 0), 1), mass)
-    return x, p, reciprocal(mass)
+    return x, p, mass
 
 
 @triton.jit
-def _power(y, heads, deepest, good, beta, gamma, near, NEAR: tl.constexpr, FEW: tl.constexpr):
-    """Solve POWER rows in registers: first on the tops, ``heads``, then on all of ``y``.
+def _finish_sharply(y, x, good, beta, gamma, near, NEAR: tl.constexpr):
+    """The same where the gradient, p^(2 - alpha), is steep at the threshold.
+
+    p is computed anew at the last threshold; only what one float could not hold of that is taken
+    as a step on p.
+    """
+    lost = tl.zeros_like(x)
+    done = ~good
+    tries = 0
+    active = tl.max(tl.where(done, 0, 1), 0)
+    while (active > 0) & (tries < TRIES):
+        tries += 1
+        q, slope = terms(
+            y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, POWER, NEAR
+        )
+        total, slopes = row_sums(q, slope, False)
+        surplus, step = last_newton(total, slopes, beta)
+        moved = move(x, step, beta, POWER, NEAR)
+        arrived = ~(tl.abs(surplus) > 2e-3) | (moved == x)
+        lost = tl.where(done, lost, step - (x - moved) * gamma)
+        x = tl.where(done, x, moved)
+        done = done | arrived
+        active = tl.max(tl.where(done, 0, 1), 0)
+    q, slope = terms(
+        y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, POWER, NEAR
+    )
+    p = tl.maximum(tl.fma(slope, -lost[None, :, None], q), 0.0)
+    return x, p, tl.where(good, tl.sum(tl.sum(p, 0), 1), 1.0)
+
+
+@triton.jit
+def _power(y, heads, deepest, good, beta, gamma, near, NEAR: tl.constexpr):
+    """(x, p, mass) of POWER rows in registers: first on the tops, ``heads``, then on all of ``y``.
 
     ``deepest`` is the largest score that is not a top; it may lie above the threshold, too.
     """
@@ -182,8 +202,20 @@ def _power(y, heads, deepest, good, beta, gamma, near, NEAR: tl.constexpr, FEW: 
     x = climb(heads, x, good & ~hidden, beta, gamma, beta, near, 1e-3, POWER, NEAR, True)
     # Newton leaves about a third of beta times the square of the surplus
     roughly = tl.minimum(0.3, tl.sqrt(0.006 / beta))
-    x = climb(y, x, good & hidden, beta, gamma, beta, near, roughly, POWER, NEAR, FEW)
-    return _finish(y, x, good, beta, gamma, near, POWER, NEAR, FEW)
+    x = climb(y, x, good & hidden, beta, gamma, beta, near, roughly, POWER, NEAR, False)
+    sharp = beta > _SHARP
+    if beta.numel == 1:
+        if tl.max(tl.where(sharp, 1, 0), 0) > 0:
+            x, p, mass = _finish_sharply(y, x, good, beta, gamma, near, NEAR)
+        else:
+            x, p, mass = _finish(y, x, good, beta, gamma, near, NEAR)
+    else:
+        x, p, mass = _finish(y, x, good & ~sharp, beta, gamma, near, NEAR)
+        if tl.max(tl.where(sharp, 1, 0), 0) > 0:
+            x, q, sums = _finish_sharply(y, x, good & sharp, beta, gamma, near, NEAR)
+            p = tl.where(sharp[None, :, None], q, p)
+            mass = tl.where(sharp, sums, mass)
+    return x, p, mass
 
 
 @triton.jit
@@ -240,7 +272,7 @@ def _held(
     near = any_near(beta, NEAR)
     columns = (tl.arange(0, DEEP) * WIDE)[:, None, None] + tl.arange(0, WIDE)[None, None, :]
     offsets = (rows * d)[None, :, None] + columns
-    inside = (columns < d) & mine[None, :, None]
+    inside = (columns < d) & (rows < n)[None, :, None]  # not to wait for the parameters
     z = tl.load(z_ptr + offsets, mask=inside, other=-float("inf")).to(tl.float32)
     tops, seconds = _tops(z, GROUP, KIND == POWER)
     top = maximum(tops, 1)
@@ -248,7 +280,6 @@ def _held(
     fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
     largest = tl.where(good, top, 0.0)
     y = relative(z, largest[None, :, None], KIND)
-    FEW: tl.constexpr = DEEP * WIDE <= 32
     if KIND == SOFTMAX:
         p = exp2(y * _LOG2E)
         total = tl.sum(tl.sum(p, 0), 1)
@@ -261,18 +292,18 @@ def _held(
             deepest = tl.max(seconds, 1) - largest
             if NEAR == SOME and ROWS == 1:
                 if near:
-                    x, p, scale = _power(y, heads, deepest, good, beta, gamma, near, ALWAYS, FEW)
+                    x, p, mass = _power(y, heads, deepest, good, beta, gamma, near, ALWAYS)
                 else:
-                    x, p, scale = _power(y, heads, deepest, good, beta, gamma, near, NEVER, FEW)
+                    x, p, mass = _power(y, heads, deepest, good, beta, gamma, near, NEVER)
             else:
-                x, p, scale = _power(y, heads, deepest, good, beta, gamma, near, NEAR, FEW)
-            p = tl.fma(p, scale[None, :, None], fill[None, :, None])
+                x, p, mass = _power(y, heads, deepest, good, beta, gamma, near, NEAR)
+            p = tl.fma(p, reciprocal(mass)[None, :, None], fill[None, :, None])
             t = threshold(x, beta, gamma, KIND, NEAR)
         else:
             x = start(beta, width, KIND, NEAR)
             x = climb(heads, x, good, beta, gamma, width, near, 0.2, KIND, NEAR, True)
-            x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR, FEW)
-            rest = _settle(y, x, good, width, KIND, FEW)
+            x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR, False)
+            rest = _settle(y, x, good, width, KIND)
             scale = 1.0 / width
             p = _write(
                 y, x[None, :, None], rest[None, :, None], scale[None, :, None],
@@ -280,6 +311,7 @@ def _held(
             )  # fmt: skip
             t = threshold(x, beta, gamma, KIND, NEAR)
             t += 2.0 * rest if KIND == ENTMAX15 else rest
+    inside = (columns < d) & mine[None, :, None]
     tl.store(p_ptr + offsets, rounded(p, p_ptr.dtype.element_ty), mask=inside)
     if LOSS:
         inner = tl.sum(tl.sum(tl.where(p > 0.0, p * y, 0.0), 0), 1)
@@ -405,7 +437,7 @@ def _streamed(
         x = climb(heads, x, good, beta, gamma, width, near, 1e-2, KIND, NEAR, True)
         deepest = relative(tl.max(tl.max(third, 0), 1), largest, KIND)
         hidden = good & (deepest > x - 1e-5 * tl.abs(x))
-        rest = _settle(heads, x, good & ~hidden, width, KIND, True)
+        rest = _settle(heads, x, good & ~hidden, width, KIND)
         before = tl.zeros_like(x)
         tries = 0
         active = tl.max(tl.where(hidden, 1, 0), 0)

@@ -32,9 +32,13 @@ class Tile(NamedTuple):
     @property
     def sizes(self) -> dict[str, int]:
         """As arguments of a kernel."""
-        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        options: dict[str, int] = {}
+        if self.registers is not None:
+            options["maxnreg"] = self.registers
+        if self.rows > 1:
+            options["enable_fp_fusion"] = False  # see reductions.solid
         return {
-            **limit,
+            **options,
             "DEEP": self.deep,
             "ROWS": self.rows,
             "WIDE": self.wide,
@@ -50,7 +54,7 @@ def forward_tile(x: Tensor, powers: bool, tensor: bool) -> Tile:
     """
     d, size = x.shape[-1], x.element_size()
     if d <= _WARP:
-        return _one_warp(d, size)
+        return _one_warp(d, size)._replace(registers=64 if powers else None)
     if d <= _REGISTERS:
         if tensor:
             return _streamed(1024, 4)

@@ -28,7 +28,8 @@ def solid(x, FEW: tl.constexpr):
 
     A compiler may fuse a product with the addition that follows. If that is the first one between
     two threads, each adds the other's rounded product to its own unrounded one, they no longer
-    agree in the last digit, and may part ways at a branch.
+    agree in the last digit, and part ways at a branch. Tiles of several rows, whose layout is not
+    in our hands, are compiled without fusion for that reason.
     """
     if FEW and not INTERPRETED:
         return tl.inline_asm_elementwise(

@@ -45,6 +45,7 @@ class Tile:
             "COLUMNS": self.COLUMNS,
             "ONE": self.ONE,
             "num_warps": self.num_warps,
+            "enable_fp_fusion": False,  # see reductions.solid
         }
 
 
