@@ -162,10 +162,11 @@ def _finish(y, x, good, beta, gamma, near, NEAR: tl.constexpr):
 def _finish_sharply(y, x, good, beta, gamma, near, NEAR: tl.constexpr):
     """The same where the gradient, p^(2 - alpha), is steep at the threshold.
 
-    p is computed anew at the last threshold; only what one float could not hold of that is taken
-    as a step on p.
+    p is computed anew at the last threshold, until it sums to one; only what one float could not
+    hold of that is taken as a step on p.
     """
-    lost = tl.zeros_like(x)
+    p = tl.zeros_like(y)
+    mass = tl.zeros_like(x) + 1.0
     done = ~good
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
@@ -175,18 +176,21 @@ def _finish_sharply(y, x, good, beta, gamma, near, NEAR: tl.constexpr):
             y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, POWER, NEAR
         )
         total, slopes = row_sums(q, slope, False)
-        surplus, step = last_newton(total, slopes, beta)
+        _surplus, step = last_newton(total, slopes, beta)
         moved = move(x, step, beta, POWER, NEAR)
-        arrived = ~(tl.abs(surplus) > 2e-3) | (moved == x)
-        lost = tl.where(done, lost, step - (x - moved) * gamma)
+        lost = step - (x - moved) * gamma
+        q, slope = terms(
+            y, moved[None, :, None], beta[None, :, None], gamma[None, :, None], near, POWER, NEAR
+        )
+        q = tl.maximum(tl.fma(slope, -lost[None, :, None], q), 0.0)
+        sums = tl.sum(tl.sum(q, 0), 1)
+        p = tl.where(done[None, :, None], p, q)
+        mass = tl.where(done, mass, sums)
+        arrived = ~(tl.abs(sums - 1.0) > 1e-6) | (moved == x)
         x = tl.where(done, x, moved)
         done = done | arrived
         active = tl.max(tl.where(done, 0, 1), 0)
-    q, slope = terms(
-        y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, POWER, NEAR
-    )
-    p = tl.maximum(tl.fma(slope, -lost[None, :, None], q), 0.0)
-    return x, p, tl.where(good, tl.sum(tl.sum(p, 0), 1), 1.0)
+    return x, p, mass
 
 
 @triton.jit
