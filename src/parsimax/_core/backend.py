@@ -26,8 +26,13 @@ def choose(backend: str, z: Tensor) -> str:
     return _choice(backend, z.device.type, z.dtype)
 
 
-@cache  # every call of a mapping asks, and nothing that counts here changes in a process
+@torch.compiler.assume_constant_result  # it asks for modules, which torch.compile cannot trace
 def _choice(backend: str, device: str, dtype: torch.dtype) -> str:
+    return _remembered(backend, device, dtype)
+
+
+@cache  # every call of a mapping asks, and nothing that counts here changes in a process
+def _remembered(backend: str, device: str, dtype: torch.dtype) -> str:
     check_choice(backend, "backend", BACKENDS)
     if backend == "auto":
         return _automatic(device, dtype)
