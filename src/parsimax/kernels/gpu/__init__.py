@@ -1,0 +1,149 @@
+"""Triton kernels for the GPU: rows of every simplex mapping, forward, backward and conjugate.
+
+The functions here are those of :mod:`parsimax.kernels.cpu`. They take tensors of any shape whose
+last dimension is the row, in float32, bfloat16 or float16; results are contiguous. Nothing waits
+for the GPU, so everything may be captured in a CUDA graph.
+
+What they launch sees matrices (rows, d) without gaps, and a parameter that is a Python float or a
+vector of one float32 or float64 value a row. alpha - 1 and 1 - lam have digits in float64 that
+float32 would lose: a kernel takes the difference first, and rounds then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import budget, conjugate, entmax, entmax_backward, normmax
+
+_FORWARD: dict[str, Callable[..., Any]] = {
+    "entmax": entmax.forward,
+    "sparsegen": entmax.sparsegen_forward,
+    "normmax": normmax.forward,
+    "budget": budget.forward,
+}
+_BACKWARD: dict[str, Callable[..., Any]] = {
+    "entmax": entmax_backward.backward,
+    "sparsegen": entmax_backward.sparsegen_backward,
+    "normmax": normmax.backward,
+    "budget": budget.backward,
+}
+_LOSS: dict[str, Callable[..., Any]] = {"entmax": entmax.loss}
+LOSSES = frozenset(_LOSS)  # the mappings that ``solve_loss`` knows
+
+
+def _on(x: Tensor) -> AbstractContextManager[Any]:
+    """Kernels are launched on the current GPU, which need not be the one that holds ``x``."""
+    if x.device.type != "cuda" or x.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``x`` as a matrix (rows, d) without gaps."""
+    return x.detach().reshape(-1, x.shape[-1]).contiguous()
+
+
+def _parameters(parameter: float | Tensor, shape: torch.Size) -> float | Tensor:
+    """A float, or a vector of one value a row; a tensor has size one in the last dimension."""
+    if not isinstance(parameter, Tensor):
+        return float(parameter)
+    values = parameter.detach()
+    if values.dtype not in (torch.float32, torch.float64):
+        values = values.float()
+    return values.expand(*shape[:-1], 1).reshape(-1)
+
+
+def forward(name: str, z: Tensor, parameter: float | Tensor) -> Tensor:
+    """Probabilities along the last dimension, rounded once to the dtype of ``z``."""
+    rows = _rows(z)
+    p = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+    with _on(z):
+        _FORWARD[name](rows, _parameters(parameter, z.shape), p.view(rows.shape))
+    return p
+
+
+def backward(
+    name: str, p: Tensor, g: Tensor, parameter: float | Tensor, want_parameter: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradient in the scores, and in the parameter (one value a row, or empty if not wanted)."""
+    rows, grads = _rows(p), _rows(g)
+    gz = torch.empty(p.shape, dtype=p.dtype, device=p.device)
+    count = len(rows) if want_parameter else 0
+    change = torch.empty(count, dtype=torch.float32, device=p.device)
+    with _on(p):
+        _BACKWARD[name](
+            rows,
+            grads,
+            _parameters(parameter, p.shape),
+            gz.view(rows.shape),
+            change if want_parameter else None,
+        )
+    return gz, change
+
+
+def solve_loss(
+    name: str, z: Tensor, parameter: float | Tensor, index: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(gap, lag of the target or 0, max(z), probabilities), as in :mod:`parsimax.kernels.cpu`.
+
+    The first three have one value a row; they are computed in float32 and stored as float64.
+    """
+    rows = _rows(z)
+    p = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+    gap, lag, top = (
+        torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device) for _ in range(3)
+    )
+    flat = None if index is None else index.reshape(-1).contiguous()
+    with _on(z):
+        _LOSS[name](
+            rows,
+            _parameters(parameter, z.shape),
+            flat,
+            p.view(rows.shape),
+            gap.view(-1),
+            lag.view(-1),
+            top.view(-1),
+        )
+    return gap, lag, top, p
+
+
+def loss_backward(p: Tensor, g: Tensor, index: Tensor | None, glag: Tensor) -> Tensor:
+    """``g p - glag e_index`` for one ``g`` and ``glag`` a row, or one for all rows."""
+    rows = _rows(p)
+    out = torch.empty(p.shape, dtype=p.dtype, device=p.device)
+    flat = None if index is None else index.reshape(-1).contiguous()
+    scales = (_scale(x, p.shape[:-1]) for x in (g, glag))
+    with _on(p):
+        conjugate.loss_backward(rows, *scales, flat, out.view(rows.shape))
+    return out
+
+
+def _scale(x: Tensor, shape: torch.Size) -> Tensor:
+    """A vector of one value a row, or a single value."""
+    return x.detach().reshape(1) if x.numel() == 1 else x.detach().expand(shape).reshape(-1)
+
+
+def entmax_domega(p: Tensor, alpha: float | Tensor) -> Tensor:
+    """dOmega/dalpha at fixed p, one float64 value a row."""
+    out = torch.empty(p.shape[:-1], dtype=torch.float64, device=p.device)
+    with _on(p):
+        conjugate.entmax_domega(_rows(p), _parameters(alpha, p.shape), out.view(-1))
+    return out
+
+
+def dense_lag(z: Tensor, top: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """(sum_c a_c (top - z_c), sum_c a_c) of each row, in float64; 0 times infinity is 0.
+
+    ``a`` has the shape of ``z``, or is one row for all, or one number.
+    """
+    a = a.detach()
+    a = a.reshape(1, -1).expand(1, z.shape[-1]) if a.numel() <= z.shape[-1] else _rows(a)
+    lag, total = (torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device) for _ in range(2))
+    with _on(z):
+        conjugate.dense_lag(_rows(z), top.detach().reshape(-1), a, lag.view(-1), total.view(-1))
+    return lag, total
