@@ -23,16 +23,18 @@ def choose(backend: str, z: Tensor) -> str:
     """The backend for this tensor; one asked for by name that cannot run raises, saying why."""
     if not isinstance(backend, str):
         check_choice(backend, "backend", BACKENDS)
-    return _choice(backend, z.device.type, z.dtype)
+    chosen: str = _constant(backend, z.device.type, z.dtype)
+    return chosen
 
 
-@torch.compiler.assume_constant_result  # it asks for modules, which torch.compile cannot trace
-def _choice(backend: str, device: str, dtype: torch.dtype) -> str:
-    return _remembered(backend, device, dtype)
+# the answer comes from modules and versions, which torch.compile cannot trace
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constant(backend: str, device: str, dtype: torch.dtype) -> str:
+    return _choice(backend, device, dtype)
 
 
 @cache  # every call of a mapping asks, and nothing that counts here changes in a process
-def _remembered(backend: str, device: str, dtype: torch.dtype) -> str:
+def _choice(backend: str, device: str, dtype: torch.dtype) -> str:
     check_choice(backend, "backend", BACKENDS)
     if backend == "auto":
         return _automatic(device, dtype)

@@ -140,7 +140,7 @@ def _(
     smoothed: bool,
     want_change: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from parsimax.kernels.gpu import linear
+    from parsimax.kernels.gpu import linear, linear_solve
 
     tokens, words = len(hidden), len(weight)
     room = linear.capacity(tokens, words, value if alpha is None else None)
@@ -153,7 +153,7 @@ def _(
         new(tokens, dtype=torch.int64),
         new(tokens, dtype=torch.int32),
         new((), dtype=torch.int64),
-        new((linear.FIELDS, tokens), dtype=torch.float32),
+        new((linear_solve.FIELDS, tokens), dtype=torch.float32),
     )
 
 

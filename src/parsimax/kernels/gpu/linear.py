@@ -21,7 +21,6 @@ import triton
 from torch import Tensor
 
 from . import linear_dense, linear_solve, linear_support
-from .linear_solve import FIELDS
 
 _CHUNK = 1 << 28  # bytes of logits at a time
 _LEAST_ROWS = 64
@@ -118,7 +117,7 @@ def solve(rows: Rows, want_change: bool) -> tuple[Tensor, Tensor, Lists]:
         new(tokens, dtype=torch.int32),
         # of softmax there are no lists, and they are not whole
         torch.full((), int(room == 0), dtype=torch.int64, device=rows.hidden.device),
-        new((FIELDS, tokens), dtype=torch.float32),
+        new((linear_solve.FIELDS, tokens), dtype=torch.float32),
     )
     if tokens == 0:
         return values, change, lists
@@ -318,7 +317,7 @@ def _dense_products(
 def _block_words(tokens: int, words: int, itemsize: int) -> int:
     """A multiple of the tiles' sides."""
     most = max(_BLOCK // (tokens * itemsize) // _TILE, 1)
-    return min(most, triton.cdiv(words, _TILE)) * _TILE
+    return min(most, -(-words // _TILE)) * _TILE
 
 
 def _tiles(x: Tensor, columns: int) -> dict[str, Any]:

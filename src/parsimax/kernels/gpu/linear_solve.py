@@ -113,8 +113,10 @@ def load(row, bias, k, lanes, width, BIAS: tl.constexpr):
 
 
 @triton.jit
-def _sums(first, second, row, bias, width, top, c, e, low, beta,
-          KIND: tl.constexpr, SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _sums(
+    first, second, row, bias, width, top, c, e, low, beta,
+    KIND: tl.constexpr, SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Three sums at a trial c: over the whole row, or over what the lanes have kept."""
     if SWEEP:
         lanes = tl.arange(0, BLOCK)
@@ -137,8 +139,10 @@ def _sums(first, second, row, bias, width, top, c, e, low, beta,
 
 
 @triton.jit
-def _next_above(first, second, row, bias, width, top, c,
-                SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _next_above(
+    first, second, row, bias, width, top, c,
+    SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """The lowest score above c."""
     if SWEEP:
         lanes = tl.arange(0, BLOCK)
@@ -161,8 +165,10 @@ def _expm1_ratio(v):
 
 
 @triton.jit
-def _climb(first, second, row, bias, width, top, start, beta, active,
-           KIND: tl.constexpr, SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _climb(
+    first, second, row, bias, width, top, start, beta, active,
+    KIND: tl.constexpr, SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Newton from the left on a convex function.
 
     It is the norm of [1 + beta (y - t)]_+ (docs/derivations.md), and at alpha = 3/2 and 2 the next
@@ -201,8 +207,10 @@ def _climb(first, second, row, bias, width, top, start, beta, active,
 
 
 @triton.jit
-def _descend(first, second, row, bias, width, top, beta, active,
-             SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _descend(
+    first, second, row, bias, width, top, beta, active,
+    SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """The lowest score in the support and its probability, for alpha above 2."""
     floor = -1.0 / beta
     ceiling = tl.full([], 0.0, tl.float32)
@@ -234,20 +242,22 @@ def _descend(first, second, row, bias, width, top, beta, active,
 
 
 @triton.jit
-def _solve(first, second, row, bias, width, top, start, beta, active,
-           KIND: tl.constexpr, SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def _solve(
+    first, second, row, bias, width, top, start, beta, active,
+    KIND: tl.constexpr, SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """(c, e, low, bar) of the row's record; ``start`` is a c that is not too high."""
     e = tl.full([], 1.0, tl.float32)
     low = tl.full([], 0.0, tl.float32)
     if KIND == SOFTMAX:
         c = _climb(first, second, row, bias, width, top, start, beta, active, KIND, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
         bar = tl.full([], -_INF, tl.float32)
-    elif (KIND == POWER) or (KIND == STEEP) or (KIND == ANY):
+    elif KIND >= POWER:
         c = start
         if KIND != STEEP:
             c = _climb(first, second, row, bias, width, top, start, beta, active & (beta <= 1.0), POWER, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
         bar = c - 1.0 / beta
-        if KIND != POWER:
+        if KIND >= STEEP:  # noqa: SIM102 - known to the compiler, and what follows is not
             if beta > 1.0:
                 c, low = _descend(first, second, row, bias, width, top, beta, active, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
                 e = tl.exp2(beta * tl.log2(low))
@@ -300,12 +310,12 @@ def _moments(y, c, e, low, bar, beta, KIND: tl.constexpr, CHANGE: tl.constexpr):
 
 
 @triton.jit
-def solve_kernel(z, stride, bias, betas, beta_stride, index, scales, owns, eaches, class_weight,
-                 values, changes, records, starts, counts, keys, probs, total,
-                 first_row, tokens, words, capacity,
-                 KIND: tl.constexpr, BIAS: tl.constexpr, SMOOTH: tl.constexpr,
-                 WEIGHTED: tl.constexpr, CHANGE: tl.constexpr, LIST: tl.constexpr,
-                 BLOCK: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+def solve_kernel(
+    z, stride, bias, betas, beta_stride, index, scales, owns, eaches, class_weight, values,
+    changes, records, starts, counts, keys, probs, total, first_row, tokens, words, capacity,
+    KIND: tl.constexpr, BIAS: tl.constexpr, SMOOTH: tl.constexpr, WEIGHTED: tl.constexpr,
+    CHANGE: tl.constexpr, LIST: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """The row's loss and record, and its support in the lists if there is room.
 
     ``total`` counts all entries, those that found no room included, so it tells whether the lists
@@ -420,7 +430,11 @@ def solve_kernel(z, stride, bias, betas, beta_stride, index, scales, owns, eache
     tl.store(records + tokens + n, c)
     tl.store(records + 2 * tokens + n, e)
     tl.store(records + 3 * tokens + n, low)
-    tl.store(records + 4 * tokens + n, bar)
+    slack = tl.full([], 0.0, tl.float32)
+    if KIND >= STEEP:
+        # above alpha = 2 the lowest score must not fall off when its last digits come out otherwise
+        slack = tl.where(beta > 1.0, 4e-6 * (1.0 + tl.abs(top) - c), 0.0)
+    tl.store(records + 4 * tokens + n, bar - slack)
     tl.store(records + 5 * tokens + n, inv)
 
     if LIST:

@@ -13,9 +13,11 @@ import triton.language as tl
 
 
 @triton.jit
-def hidden_kernel(out, weight, keys, probs, starts, counts, total, index, scales, owns, eaches, shared,
-                  tokens, size, capacity,
-                  SMOOTH: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip  # noqa: E501
+def hidden_kernel(
+    out, weight, keys, probs, starts, counts, total, index, scales, owns, eaches, shared,
+    tokens, size, capacity,
+    SMOOTH: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One row's sum over its words: sum_c g_c W_c - each shared."""
     n = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -44,11 +46,12 @@ def hidden_kernel(out, weight, keys, probs, starts, counts, total, index, scales
 
 
 @triton.jit
-def weight_kernel(out, out_bias, hidden, keys, order, probs, edges, total, index, scales, owns,
-                  class_weight, shared, shared_bias, tokens, size, capacity,
-                  WEIGHT: tl.constexpr, BIAS: tl.constexpr,
-                  SMOOTH: tl.constexpr, WEIGHTED: tl.constexpr,
-                  ENTRIES: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def weight_kernel(
+    out, out_bias, hidden, keys, order, probs, edges, total, index, scales, owns, class_weight,
+    shared, shared_bias, tokens, size, capacity,
+    WEIGHT: tl.constexpr, BIAS: tl.constexpr, SMOOTH: tl.constexpr, WEIGHTED: tl.constexpr,
+    ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One word's sum over the rows that have it: sum_n g_n h_n - w shared.
 
     ``keys`` are sorted, so a word's entries lie between two of the ``edges``, by row. No word has
@@ -93,9 +96,10 @@ def weight_kernel(out, out_bias, hidden, keys, order, probs, edges, total, index
 
 
 @triton.jit
-def weighted_sum_kernel(out, factors, rows, count, size,
-                        FACTORS: tl.constexpr, SPAN: tl.constexpr,
-                        ENTRIES: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+def weighted_sum_kernel(
+    out, factors, rows, count, size,
+    FACTORS: tl.constexpr, SPAN: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """sum_i factor_i row_i over SPAN rows, one line of ``out`` a program."""
     part = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
