@@ -63,7 +63,7 @@ wheel: $(STAMP) ## build the wheel and use it outside this tree
 demo: $(STAMP) ## draw the family of mappings into one HTML page
 	@$(BIN)/parsimax demo --out $(OUT) $(ARGS)
 
-bench: $(STAMP) ## time mappings and losses against torch and the entmax package
+bench: $(STAMP) ## time mappings and losses against their peers, on a GPU if there is one
 	@$(ONE_THREAD) $(BIN)/parsimax bench rows $(ARGS)
 	@$(ONE_THREAD) $(BIN)/parsimax bench loss
 

@@ -37,7 +37,10 @@ def test_help_is_quick_and_names_the_commands() -> None:
     assert min(seconds) < 1.0
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["bench", "rows", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["demo", "--help"], ["bench", "rows", "--help"], ["bench", "plot", "--help"]],
+)
 def test_help_imports_no_torch(arguments: list[str]) -> None:
     code = (
         "import sys; from parsimax.cli import main; "
@@ -70,6 +73,7 @@ def test_unknown_option_suggests_the_nearest(capsys: pytest.CaptureFixture[str])
         (["demo", "--sentence", "alone"], "sentence: expected 2 to 24 words, got 1"),
         (["bench", "rows", "--shapes", "10y10"], "shapes: expected ROWSxCOLUMNS"),
         (["bench", "rows", "--repeats", "0"], "repeats: expected at least 1, got 0"),
+        (["bench", "loss", "--words", "5", "0"], "words: expected at least 1, got 0"),
     ],
 )
 def test_user_error_is_one_line(
@@ -79,6 +83,15 @@ def test_user_error_is_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_gpu_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for what in ("rows", "loss"):
+        assert main(["bench", what, "--device", "cuda"]) == 1
+        assert "parsimax: device: cuda was asked for" in capsys.readouterr().err
 
 
 def test_out_that_cannot_be_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,20 +119,54 @@ def test_demo_writes_the_page_and_says_where(
     assert str(page.resolve()) in capsys.readouterr().out
 
 
-def test_bench_rows_passes_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fake_bench(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]:
+    """A benchmark that only remembers what it was asked for."""
     seen: dict[str, Any] = {}
-    rows: Any = SimpleNamespace(main=lambda **arguments: seen.update(arguments) or 3)
+
+    def main(todo: dict[str, Any], out: Path | None) -> int:
+        seen.update(todo, out=out)
+        return 3
+
+    module: Any = SimpleNamespace(plan=dict, main=main)
     monkeypatch.setitem(sys.modules, "parsimax.bench", ModuleType("parsimax.bench"))
-    monkeypatch.setitem(sys.modules, "parsimax.bench.rows", rows)
-    line = "bench rows --dtype float64 --shapes 8x4 2x3 --alphas 1.5 2 --std 1 --repeats 5 --out r"
+    monkeypatch.setitem(sys.modules, f"parsimax.bench.{name}", module)
+    return seen
+
+
+def test_bench_rows_passes_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = _fake_bench(monkeypatch, "rows")
+    line = (
+        "bench rows --device cpu --dtype float64 bfloat16 --shapes 8x4 2x3 --alphas 1.5 2 tensor "
+        "--std 1 --repeats 5 --only parsimax ada --minutes 2.5 --out r"
+    )
     assert main(line.split()) == 3  # the status of the benchmark is the status of the command
     assert seen == {
-        "dtype": "float64",
+        "device": "cpu",
+        "dtypes": ("float64", "bfloat16"),
         "shapes": [(8, 4), (2, 3)],
-        "alphas": [1.5, 2.0],
-        "std": [1.0],
+        "alphas": (1.5, 2.0, "tensor"),
+        "std": (1.0,),
         "repeats": 5,
+        "only": ("parsimax", "ada"),
+        "minutes": 2.5,
         "out": Path("r"),
+    }
+
+
+def test_bench_loss_passes_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = _fake_bench(monkeypatch, "loss")
+    line = "bench loss --dtype bfloat16 --tokens 8 --hidden 4 --words 30 50 --std 1 8 --alphas 2"
+    assert main(line.split()) == 3
+    assert seen == {
+        "device": "auto",
+        "dtype": "bfloat16",
+        "tokens": 8,
+        "hidden": 4,
+        "words": (30, 50),
+        "std": (1.0, 8.0),
+        "alphas": (2.0,),
+        "repeats": None,
+        "out": None,
     }
 
 

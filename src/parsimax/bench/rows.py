@@ -1,176 +1,307 @@
-"""Rows of scores to rows of probabilities, timed against torch.softmax and the entmax package."""
+"""Rows of scores to rows of probabilities, timed against torch.softmax and other packages."""
 
 from __future__ import annotations
 
-import datetime
-import json
-import os
-import platform
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
-import parsimax.mappings as px
-from parsimax.bench import gate, timing
+from parsimax.bench import contenders, floor, gate, session, timing
+from parsimax.bench.contenders import Alpha, Contender, Inputs
+from parsimax.bench.timing import Time
 
-Solver = Callable[[Tensor], Tensor]
+PASSES = tuple(floor.MATRICES)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One pass; the ratio is to torch.softmax, the fraction is that of the memory floor."""
+
+    ms: float
+    ratio: float
+    eager_ms: float | None = None
+    graph: bool | None = None
+    floor_ms: float | None = None
+    floor_fraction: float | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contender on one input; times are in milliseconds, ratios are to torch.softmax."""
+    """One contender on one input; "backward" is forward and backward together."""
 
+    dtype: str
     shape: tuple[int, int]
     std: float
-    alpha: float
+    alpha: Alpha
     contender: str
-    refused: str | None
-    forward_ms: float | None = None
-    backward_ms: float | None = None
-    forward_ratio: float | None = None
-    backward_ratio: float | None = None
+    sets: int = 1  # inputs that take turns, so that none is found in the cache
+    refused: str | None = None
+    backward_refused: str | None = None
+    forward: Measured | None = None
+    backward: Measured | None = None
+
+    def complaint(self) -> str | None:
+        """Why a result of ours was refused, and on which input."""
+        reason = self.refused or self.backward_refused
+        if self.contender != contenders.OURS or not reason:
+            return None
+        rows, columns = self.shape
+        return f"{self.dtype} {rows}x{columns} std {self.std:g} alpha {self.alpha}: {reason}"
 
 
-def contenders(alpha: float) -> Iterator[tuple[str, Solver]]:
-    """Ours, and what the entmax package offers for this alpha."""
-    import entmax
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and who takes part.
 
-    yield "parsimax", lambda z: px.entmax(z, alpha)
-    if alpha == 1.5:
-        yield "entmax.entmax15", lambda z: entmax.entmax15(z, dim=-1)
-    elif alpha == 2.0:
-        yield "entmax.sparsemax", lambda z: entmax.sparsemax(z, dim=-1)
-    else:
-        yield "entmax.entmax_bisect", lambda z: entmax.entmax_bisect(z, alpha=alpha, dim=-1)
+    ``only`` are parts of names, and contenders with none of them stay at home; torch.softmax never
+    does. After so many ``minutes`` the peers are left out, so that a run comes to an end.
+    """
+
+    device: str = "cpu"
+    dtypes: Sequence[str] = ("float32",)
+    shapes: Sequence[tuple[int, int]] = ((4096, 1024), (512, 32000))
+    alphas: Sequence[Alpha] = (1.3, 1.5, 2.0)
+    std: Sequence[float] = (1.0, 4.0)
+    repeats: int = 9
+    only: Sequence[str] = ()
+    minutes: float | None = None
+    bandwidth: float | None = None
+    begin: float = field(default_factory=time.monotonic)
+
+    def peers_are_late(self) -> bool:
+        """Whether only ours and torch.softmax are measured from now on."""
+        return self.minutes is not None and time.monotonic() - self.begin > 60 * self.minutes
 
 
-def main(
+_ON_GPU = Plan(
+    device="cuda",
+    dtypes=("bfloat16", "float32"),
+    shapes=((16384, 512), (16384, 4096), (4096, 32000), (2048, 128256)),
+    alphas=(1.5, 2.0, 1.1, 1.3, 1.7, "tensor"),
+    std=(1.0, 2.0, 8.0),
+    repeats=15,
+    minutes=4.0,
+)
+
+
+def plan(
     *,
-    dtype: str,
-    shapes: list[tuple[int, int]],
-    alphas: list[float],
-    std: list[float],
-    repeats: int,
-    out: Path | None,
-) -> int:
+    device: str = "auto",
+    dtypes: Sequence[str] = (),
+    shapes: Sequence[tuple[int, int]] = (),
+    alphas: Sequence[Alpha] = (),
+    std: Sequence[float] = (),
+    repeats: int | None = None,
+    only: Sequence[str] = (),
+    minutes: float | None = None,
+) -> Plan:
+    """What was asked for; the rest is what suits the device."""
+    device = session.choose(device)
+    usual = _ON_GPU if device == "cuda" else Plan()
+    bandwidth = None
+    if device == "cuda":
+        from parsimax.bench.gpu_timing import copy_bandwidth
+
+        bandwidth = copy_bandwidth()
+    return Plan(
+        device,
+        dtypes or usual.dtypes,
+        shapes or usual.shapes,
+        alphas or usual.alphas,
+        std or usual.std,
+        repeats or usual.repeats,
+        only,
+        usual.minutes if minutes is None else minutes,
+        bandwidth,
+    )
+
+
+def main(todo: Plan, out: Path | None = None) -> int:
     """Check, time, print, and store; 1 if a result of ours was refused."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    steady = timing.reuse_memory()
-    console = Console()
-    results: list[Row] = []
-    try:
-        with Progress(console=console, transient=True) as progress:
-            task = progress.add_task("rows", total=len(shapes) * len(std) * len(alphas))
-            for shape in shapes:
-                for deviation in std:
-                    for alpha in alphas:
-                        note = f"{shape[0]}x{shape[1]} std {deviation:g} alpha {alpha:g}"
-                        progress.update(task, description=note)
-                        results += measure(shape, deviation, alpha, dtype, repeats)
-                        progress.advance(task)
-    finally:
-        torch.set_num_threads(threads)
-    console.print(table(results, dtype))
-    if not steady:
-        console.print("memory could not be kept between calls here: times include page faults")
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        report = {**machine(), "dtype": dtype, "rows": [asdict(row) for row in results]}
-        out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        console.print(f"written to {out}")
-    return int(any(row.refused and row.contender == "parsimax" for row in results))
+    # Scores of another deviation come last: they need no new kernels.
+    cases = {
+        f"{dtype} {shape[0]}x{shape[1]} std {std:g}": _case(dtype, shape, std, todo)
+        for dtype in todo.dtypes
+        for shape in todo.shapes
+        for std in todo.std
+    }
+    about: dict[str, object] = {"device": todo.device, "repeats": todo.repeats}
+    if todo.bandwidth is not None:
+        about["copy_bytes_per_second"] = todo.bandwidth
+    return session.run("rows", todo.device, cases, lambda rows: table(rows, todo), about, out)
+
+
+def _case(
+    dtype: str, shape: tuple[int, int], std: float, todo: Plan
+) -> Callable[[session.Note], list[Row]]:
+    return lambda note: measure(dtype, shape, std, todo, note)
 
 
 def measure(
-    shape: tuple[int, int], std: float, alpha: float, dtype: str, repeats: int
+    dtype: str,
+    shape: tuple[int, int],
+    std: float,
+    todo: Plan,
+    note: session.Note = lambda _: None,
 ) -> list[Row]:
     """All contenders on one input; each is checked against float64 before it is timed."""
-    generator = torch.Generator().manual_seed(0)
     kind: torch.dtype = getattr(torch, dtype)
-    z = (torch.randn(shape, generator=generator) * std).to(kind).requires_grad_()
-    g = torch.randn(shape, generator=generator).to(kind)
-
-    def both(solver: Solver) -> Callable[[], object]:
-        return lambda: torch.autograd.grad(solver(z), z, g)
-
-    def alone(solver: Solver) -> Callable[[], object]:
-        return lambda: _without_gradient(solver, z)
-
-    refused: dict[str, str | None] = {}
-    forward: dict[str, Callable[[], object]] = {}
-    backward: dict[str, Callable[[], object]] = {}
-    peers: list[tuple[str, Solver]] = [("torch.softmax", lambda x: torch.softmax(x, -1))]
-    for name, solver in [*peers, *contenders(alpha)]:
-        if name != "torch.softmax":
-            p = solver(z)
-            (gz,) = torch.autograd.grad(p, z, g)
-            refused[name] = gate.refuse(z.detach(), g, p.detach(), gz, alpha)
-            if refused[name]:
+    sets = contenders.draw(shape, std, kind, todo.device)
+    base = contenders.softmax()
+    entrants: list[tuple[Contender, tuple[str | None, str | None]]] = [(base, (None, None))]
+    for alpha in todo.alphas:
+        note(f"checking alpha {alpha}")
+        expected = gate.expect(
+            sets[0].z.detach(), sets[0].g, sets[0].alpha.detach() if alpha == "tensor" else alpha
+        )
+        for contender in contenders.take_part(alpha, kind, todo.device):
+            ours = contender.name == contenders.OURS
+            if todo.only and not any(part in contender.name for part in todo.only):
                 continue
-        forward[name], backward[name] = alone(solver), both(solver)
-    forwards, backwards = timing.medians(forward, repeats), timing.medians(backward, repeats)
-    rows = []
-    for name, reason in refused.items():
-        if reason:
-            rows.append(Row(shape, std, alpha, name, reason))
-            continue
-        f, b = forwards[name], backwards[name]
-        base_f, base_b = forwards["torch.softmax"], backwards["torch.softmax"]
-        rows.append(Row(shape, std, alpha, name, None, f * 1e3, b * 1e3, f / base_f, b / base_b))
-    return rows
+            late = not ours and todo.peers_are_late()
+            verdict = (contenders.LATE,) * 2 if late else check(contender, sets[0], expected)
+            entrants.append((contender, verdict))
+        del expected
+    note("timing")
+    measured = {
+        which: _timed(which, [c for c, v in entrants if v[index] is None], sets, todo)
+        for index, which in enumerate(PASSES)
+    }
+    limits = {
+        which: None
+        if todo.bandwidth is None
+        else floor.floor_ms(shape, kind.itemsize, which, todo.bandwidth)
+        for which in PASSES
+    }
+
+    def of(contender: Contender, which: str) -> Measured | None:
+        took = measured[which].get(_label(contender))
+        if took is None:
+            return None
+        ratio = took.ms / measured[which][_label(base)].ms
+        limit = limits[which]
+        fraction = None if limit is None else limit / took.ms
+        return Measured(took.ms, ratio, took.eager_ms, took.graph, limit, fraction)
+
+    return [
+        Row(
+            dtype,
+            shape,
+            std,
+            contender.alpha,
+            contender.name,
+            len(sets),
+            *verdict,
+            of(contender, "forward"),
+            of(contender, "backward"),
+        )
+        for contender, verdict in entrants
+    ]
 
 
-def _without_gradient(solver: Solver, z: Tensor) -> Tensor:
-    with torch.no_grad():
-        return solver(z)
+def check(
+    contender: Contender, inputs: Inputs, expected: gate.Expected
+) -> tuple[str | None, str | None]:
+    """Why its forward and its backward may not be timed; None where they may.
+
+    What a contender raises is a result, too: the others are measured all the same.
+    """
+    try:
+        gate.poison(inputs.z)
+        p = contender.forward(inputs)
+        refused = expected.refuse(p.detach())
+    except Exception as error:  # noqa: BLE001
+        refused = gate.told(error)
+    if refused:
+        return refused, refused
+    try:
+        gate.poison(inputs.z)
+        grads = torch.autograd.grad(p, contender.leaves(inputs), inputs.g)
+        return None, expected.refuse_gradient(*grads)
+    except Exception as error:  # noqa: BLE001
+        return None, gate.told(error)
 
 
-def table(rows: list[Row], dtype: str) -> Table:
-    """Ratios to torch.softmax, lower is faster."""
-    result = Table(title=f"time / torch.softmax, {dtype}, one thread", title_justify="left")
-    for name in ("shape", "std", "alpha", "contender"):
+def _timed(
+    which: str, taking_part: Sequence[Contender], sets: Sequence[Inputs], todo: Plan
+) -> dict[str, Time]:
+    step = _forward if which == "forward" else _forward_and_backward
+    runs = {_label(contender): step(contender, sets) for contender in taking_part}
+    return timing.times(runs, len(sets), todo.repeats, todo.device)
+
+
+def _label(contender: Contender) -> str:
+    return f"{contender.name} {contender.alpha}"
+
+
+def _forward(contender: Contender, sets: Sequence[Inputs]) -> timing.Run:
+    def run() -> list[Tensor]:
+        with torch.no_grad():
+            return [contender.forward(inputs) for inputs in sets]
+
+    return run
+
+
+def _forward_and_backward(contender: Contender, sets: Sequence[Inputs]) -> timing.Run:
+    """All forwards come first, as in training: no backward finds its probabilities in the cache."""
+
+    def run() -> object:
+        ps = [contender.forward(inputs) for inputs in sets]
+        return ps, [
+            torch.autograd.grad(p, contender.leaves(inputs), inputs.g)
+            for p, inputs in zip(ps, sets, strict=True)
+        ]
+
+    return run
+
+
+# --- table ----------------------------------------------------------------------------------------
+
+
+def table(rows: list[Row], todo: Plan) -> Table:
+    """Ratios to torch.softmax, lower is faster; on a GPU the share of the memory floor, too.
+
+    Scores of several standard deviations share a line; what was refused for one of them has a dash.
+    """
+    where = "one GPU" if todo.device == "cuda" else "one thread"
+    deviations = _joined(f"{std:g}" for std in todo.std)
+    title = f"time / torch.softmax, {where}, scores of standard deviation {deviations}"
+    result = Table(title=title, title_justify="left")
+    for name in ("dtype", "shape", "alpha", "contender"):
         result.add_column(name, no_wrap=True)
-    result.add_column("forward", justify="right")
-    result.add_column("and backward", justify="right")
+    for name in ("forward", "and backward"):
+        result.add_column(name, justify="right")
+        if todo.device == "cuda":
+            result.add_column("% of floor", justify="right", no_wrap=True)
+    lines: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        cells = [f"{row.shape[0]}x{row.shape[1]}", f"{row.std:g}", f"{row.alpha:g}", row.contender]
-        if row.refused:
-            result.add_row(*cells, f"wrong: {row.refused}", "not timed", style="dim")
-        else:
-            result.add_row(
-                *cells,
-                f"{row.forward_ratio:.2f} x",
-                f"{row.backward_ratio:.2f} x",
-                style="bold" if row.contender == "parsimax" else None,
-            )
+        shape = f"{row.shape[0]}x{row.shape[1]}"
+        lines.setdefault((row.dtype, shape, str(row.alpha), row.contender), []).append(row)
+    for key, group in lines.items():
+        if key[-1] == contenders.BASE and todo.device != "cuda":
+            continue
+        forward = _cells([(row.forward, row.refused) for row in group], todo)
+        backward = _cells([(row.backward, row.backward_refused) for row in group], todo)
+        refused = all(row.refused for row in group)
+        style = "dim" if refused else "bold" if key[-1] == contenders.OURS else None
+        result.add_row(*key, *forward, *backward, style=style)
     return result
 
 
-def machine() -> dict[str, str]:
-    """Where and when, with versions."""
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "processor": _processor(),
-        "cores": str(os.cpu_count()),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "numba", "entmax", "parsimax")},
-    }
+def _cells(found: Sequence[tuple[Measured | None, str | None]], todo: Plan) -> list[str]:
+    if all(measured is None for measured, _ in found):
+        ratio, share = f"not timed: {found[0][1]}", ""
+    else:
+        ratio = _joined("-" if x is None else f"{x.ratio:.2f}" for x, _ in found)
+        ratio += "" if all(x is None or x.graph is not False for x, _ in found) else " *"
+        share = _joined(f"{x.floor_fraction or 0:.0%}"[:-1] if x else "-" for x, _ in found)
+    return [ratio, share] if todo.device == "cuda" else [ratio]
 
 
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
+def _joined(parts: Iterable[str]) -> str:
+    return " / ".join(parts)

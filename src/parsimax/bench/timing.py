@@ -7,8 +7,32 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+Run = Callable[[], object]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+@dataclass(frozen=True)
+class Time:
+    """Milliseconds of one call. On a GPU it is replayed from a graph, with the eager time beside.
+
+    ``graph`` is False where a call could not be captured: then both times are eager.
+    """
+
+    ms: float
+    eager_ms: float | None = None
+    graph: bool | None = None
+
+
+def times(runs: Mapping[str, Run], calls: int, repeats: int, device: str) -> dict[str, Time]:
+    """The time of one call of each, where each run makes ``calls`` of them."""
+    if device == "cuda":
+        from parsimax.bench import gpu_timing
+
+        return gpu_timing.times(runs, calls, repeats)
+    return {name: Time(s * 1e3 / calls) for name, s in medians(runs, repeats).items()}
 
 
 def reuse_memory() -> bool:
@@ -30,16 +54,26 @@ _SLOW = 0.3  # seconds; whoever needs longer is measured three times, not more
 _FEW = 3
 
 
-def medians(contenders: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def wall(run: Run) -> float:
+    """Seconds on the clock of the machine."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def medians(
+    runs: Mapping[str, Run],
+    repeats: int,
+    clock: Callable[[Run], float] = wall,
+    slow: float = _SLOW,
+) -> dict[str, float]:
     """Median seconds of each, after one unmeasured call; they take turns within each repeat."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for run in contenders.values():
+    measured: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
         run()
     for turn in range(repeats):
-        for name, run in contenders.items():
-            if turn >= _FEW and times[name][0] > _SLOW:
+        for name, run in runs.items():
+            if turn >= _FEW and measured[name][0] > slow:
                 continue
-            start = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+            measured[name].append(clock(run))
+    return {name: statistics.median(values) for name, values in measured.items()}

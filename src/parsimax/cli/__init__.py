@@ -1,4 +1,4 @@
-"""The command line: ``parsimax demo`` and ``parsimax bench rows``.
+"""The command line: ``parsimax demo`` and ``parsimax bench``.
 
 Nothing heavy is imported until a command runs, so ``parsimax --help`` answers at once.
 """

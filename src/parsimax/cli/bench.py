@@ -1,4 +1,4 @@
-"""``parsimax bench``: how fast mappings and losses are beside torch and the entmax package."""
+"""``parsimax bench``: how fast mappings and losses are beside torch and other packages."""
 
 import importlib
 from pathlib import Path
@@ -8,62 +8,117 @@ from cyclopts import App, Parameter
 
 app = App(name="bench", help="Time parsimax against its peers; a wrong result is never timed.")
 
+Device = Literal["auto", "cpu", "cuda"]
+Dtype = Literal["float64", "float32", "bfloat16", "float16"]
+
 _many = Parameter(consume_multiple=True, negative=())
+_device = Parameter(help="Where to run; auto takes a GPU if there is one.")
+_repeats = Parameter(help="Timed runs of each; the median counts.")
+_std = Parameter(help="Standard deviations of the scores.")
+_out = Parameter(help="File for the results, as JSON, or a directory for it.")
 
 
 @app.command
 def rows(
     *,
-    dtype: Annotated[
-        Literal["float64", "float32", "bfloat16", "float16"], Parameter(help="Type of the scores.")
-    ] = "float32",
+    device: Annotated[Device, _device] = "auto",
+    dtype: Annotated[tuple[Dtype, ...], _many, Parameter(help="Types of the scores.")] = (),
     shapes: Annotated[
         tuple[str, ...], _many, Parameter(help="Shapes to time, as ROWSxCOLUMNS.")
-    ] = ("4096x1024", "512x32000"),
-    alphas: Annotated[tuple[float, ...], _many, Parameter(help="Values of alpha to time.")] = (
-        1.3,
-        1.5,
-        2.0,
-    ),
-    std: Annotated[
-        tuple[float, ...], _many, Parameter(help="Standard deviations of the scores.")
-    ] = (1.0, 4.0),
-    repeats: Annotated[int, Parameter(help="Timed runs of each; the median counts.")] = 9,
-    out: Annotated[Path | None, Parameter(help="File for the results, as JSON.")] = None,
+    ] = (),
+    alphas: Annotated[
+        tuple[float | Literal["tensor"], ...],
+        _many,
+        Parameter(help="Values of alpha to time; tensor: one a row, with its gradient."),
+    ] = (),
+    std: Annotated[tuple[float, ...], _many, _std] = (),
+    only: Annotated[
+        tuple[str, ...], _many, Parameter(help="Parts of the names of those who take part.")
+    ] = (),
+    minutes: Annotated[
+        float | None, Parameter(help="When to leave the peers out, so that a run ends.")
+    ] = None,
+    repeats: Annotated[int | None, _repeats] = None,
+    out: Annotated[Path | None, _out] = None,
 ) -> int | None:
-    """Time the mappings over the rows of a matrix, forward and forward+backward, one thread."""
-    if repeats < 1:
-        raise ValueError(f"repeats: expected at least 1, got {repeats}")
+    """Time the mappings over the rows of a matrix, forward and forward+backward.
+
+    On a CPU, one thread computes. On a GPU, work is replayed from CUDA graphs, eager times stand
+    beside, and all is compared with the memory floor: the bytes to move over the bandwidth of a
+    copy. What is not said suits the device.
+    """
+    _check_positive(repeats=repeats)
     parsed = [parse_shape(text) for text in shapes]
     # By name, because the benchmarks bring torch with them.
-    bench_rows = importlib.import_module("parsimax.bench.rows")
-    status: int | None = bench_rows.main(
-        dtype=dtype, shapes=parsed, alphas=list(alphas), std=list(std), repeats=repeats, out=out
+    bench = importlib.import_module("parsimax.bench.rows")
+    todo = bench.plan(
+        device=device,
+        dtypes=dtype,
+        shapes=parsed,
+        alphas=alphas,
+        std=std,
+        repeats=repeats,
+        only=only,
+        minutes=minutes,
     )
+    status: int | None = bench.main(todo, out)
     return status
 
 
 @app.command
 def loss(
     *,
-    tokens: Annotated[int, Parameter(help="Rows of the hidden states.")] = 2048,
-    hidden: Annotated[int, Parameter(help="Columns of the hidden states.")] = 256,
-    words: Annotated[int, Parameter(help="Outputs of the layer.")] = 32000,
-    alphas: Annotated[tuple[float, ...], _many, Parameter(help="Values of alpha to time.")] = (
-        1.5,
-        1.0,
-    ),
-    repeats: Annotated[int, Parameter(help="Timed runs of each; the median counts.")] = 5,
-    out: Annotated[Path | None, Parameter(help="File for the results, as JSON.")] = None,
+    device: Annotated[Device, _device] = "auto",
+    dtype: Annotated[Dtype | None, Parameter(help="Type of the layer.")] = None,
+    tokens: Annotated[int | None, Parameter(help="Rows of the hidden states.")] = None,
+    hidden: Annotated[int | None, Parameter(help="Columns of the hidden states.")] = None,
+    words: Annotated[tuple[int, ...], _many, Parameter(help="Outputs of the layer.")] = (),
+    alphas: Annotated[tuple[float, ...], _many, Parameter(help="Values of alpha to time.")] = (),
+    std: Annotated[tuple[float, ...], _many, _std] = (),
+    repeats: Annotated[int | None, _repeats] = None,
+    out: Annotated[Path | None, _out] = None,
 ) -> int | None:
-    """Time the loss of a linear layer, forward+backward, one thread, and measure its memory."""
-    counts = {"tokens": tokens, "hidden": hidden, "words": words, "repeats": repeats}
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name}: expected at least 1, got {value}")
-    bench_loss = importlib.import_module("parsimax.bench.loss")
-    status: int | None = bench_loss.main(**counts, alphas=list(alphas), out=out)
+    """Time the loss of a linear layer, forward+backward, and measure its memory.
+
+    On a GPU, losses of logits that exist already are timed, too. What is not said suits the device.
+    """
+    _check_positive(tokens=tokens, hidden=hidden, repeats=repeats)
+    for count in words:
+        _check_positive(words=count)
+    bench = importlib.import_module("parsimax.bench.loss")
+    todo = bench.plan(
+        device=device,
+        dtype=dtype,
+        tokens=tokens,
+        hidden=hidden,
+        words=words,
+        std=std,
+        alphas=alphas,
+        repeats=repeats,
+    )
+    status: int | None = bench.main(todo, out)
     return status
+
+
+@app.command
+def plot(
+    results: Annotated[Path, Parameter(help="Results of bench rows on a GPU.")],
+    /,
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="File for the picture; its ending says which kind.")
+    ] = None,
+) -> None:
+    """Draw results as multiples of the memory floor, one panel for each shape, dtype and pass."""
+    bench = importlib.import_module("parsimax.bench.plot")
+    picture = bench.write(results, out)
+    print(f"written to {picture}")
+
+
+def _check_positive(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name}: expected at least 1, got {value}")
 
 
 def parse_shape(text: str) -> tuple[int, int]:

@@ -1,27 +1,515 @@
-"""entmax, sparsegen and the loss of entmax: a stand-in by bisection."""
+"""Rows of alpha-entmax for 1 <= alpha <= 2, and of sparsegen: probabilities and losses.
+
+A row is solved first on the largest score of each group of its columns, which costs little and
+lands just below the threshold, then on all of it, if that changes anything. Rows that fit are held
+in registers; longer ones are read once for the tops, again as long as the threshold moves, and
+once to write: each time in the other direction, since what was read last is still in the cache.
+"""
 
 from __future__ import annotations
 
-import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from .bisection import ENTMAX, by_row, solve
+from .approx import exp2, reciprocal, rounded
+from .layout import Tile, tile_of
+from .newton import (
+    ALWAYS,
+    ENTMAX15,
+    NEAR_ONE,
+    NEVER,
+    POWER,
+    SOFTMAX,
+    SOME,
+    SPARSEMAX,
+    TRIES,
+    any_near,
+    climb,
+    exact_step,
+    lowest,
+    move,
+    newton,
+    relative,
+    row_sums,
+    start,
+    terms,
+    threshold,
+)
+from .reductions import larger, maximum, maximum2, sum3
+from .steep import PROGRAMS, SCAN, solve_owned
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+_LN2 = tl.constexpr(0.6931471805599453)
+_ENOUGH = tl.constexpr(4e-7)  # what the sum of a row may be off
 
 
-def forward(z: Tensor, alpha: float | Tensor, out: Tensor) -> None:
-    """entmax of every row."""
-    order = by_row(alpha, z) - 1
-    order = torch.where((order >= 0) & (order < torch.inf), order, torch.nan)
-    one = torch.ones_like(order)
-    solve(z, order, one, one, ENTMAX, out)
+@triton.jit
+def _tops(z, GROUP: tl.constexpr, PAIRS: tl.constexpr):
+    """(largest, second largest) of each group of columns that one thread holds."""
+    if GROUP > 1:
+        z = tl.reshape(z, [z.shape[0], z.shape[1], z.shape[2] // GROUP, GROUP])
+    if PAIRS:
+        pairs = (z, tl.full(z.shape, -float("inf"), tl.float32))
+        if GROUP > 1:
+            pairs = maximum2(pairs[0], pairs[1], 3)
+        return maximum2(pairs[0], pairs[1], 0)
+    else:
+        if GROUP > 1:
+            z = maximum(z, 3)
+        tops = maximum(z, 0)
+        return tops, tops
 
 
-def sparsegen_forward(z: Tensor, lam: float | Tensor, out: Tensor) -> None:
-    """sparsegen of every row."""
-    width = 1 - by_row(lam, z)
-    good = (width > 0) & (width < torch.inf)
-    one = torch.ones_like(width)
-    solve(z, torch.where(good, 1.0, torch.nan), one, 1 / width, ENTMAX, out)
+@triton.jit
+def _step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
+    """(step that is exact if the support stays, Newton's step, whether to take only the latter).
+
+    The exact step goes too far if scores leave the support on the way, Newton's not far enough:
+    the truth lies between them. SPARSEMAX has one step, right once the support has settled.
+    """
+    surplus, less = newton(total, slopes, total, total, width, KIND)
+    if KIND == ENTMAX15:
+        step = exact_step(total, slopes, count)
+        return step, less, (step - less) * slopes > 0.5 * _ENOUGH
+    else:
+        return less, less, (surplus > _ENOUGH) & (slopes != before)
+
+
+@triton.jit
+def _settle(y, x, good, width, KIND: tl.constexpr):
+    """(x, rest): the threshold is x + rest.
+
+    The rest is kept apart, since one float cannot hold the threshold of a crowd of scores that lie
+    just above it.
+    """
+    rest = tl.zeros_like(x)
+    before = tl.zeros_like(x)
+    done = ~good
+    tries = 0
+    active = tl.max(tl.where(done, 0, 1), 0)
+    while (active > 0) & (tries < TRIES):
+        tries += 1
+        v = tl.maximum(y - x[None, :, None], 0.0)
+        one = tl.where(v > 0.0, 1.0, 0.0)
+        if KIND == ENTMAX15:
+            total, slopes, count = sum3(tl.sum(v * v, 0), tl.sum(v, 0), tl.sum(one, 0), 1)
+        else:
+            total, slopes = row_sums(v, one)
+            count = slopes
+        step, less, more = _step_on_support(total, slopes, count, width, before, KIND)
+        before = slopes
+        rest = tl.where(done, rest, step)
+        done = done | ~more | (x + less == x)
+        x = tl.where(done, x, x + less)
+        active = tl.max(tl.where(done, 0, 1), 0)
+    return x, rest
+
+
+@triton.jit
+def _write(y, x, rest, scale, fill, KIND: tl.constexpr):
+    """Probabilities; ``fill`` is 0, or NaN in a row that has none."""
+    v = tl.maximum((y - x) - rest, 0.0)
+    if KIND == ENTMAX15:
+        return tl.fma(v, v, fill)
+    else:
+        return tl.fma(v, scale, fill)
+
+
+@triton.jit
+def _finish(y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexpr):
+    """(x, p, scale): powers with their last step taken on p itself, and then scaled to one.
+
+    What the step neglects is of second order, and what leaves the support on the way. Where that
+    could show in p, Newton goes on.
+    """
+    p = tl.zeros_like(y)
+    mass = tl.zeros_like(x) + 1.0
+    done = ~good
+    tries = 0
+    active = tl.max(tl.where(done, 0, 1), 0)
+    while (active > 0) & (tries < TRIES):
+        tries += 1
+        q, slope = terms(
+            y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
+        )
+        total, slopes = row_sums(q, slope)
+        surplus, step = newton(total, slopes, beta, gamma, x, KIND)
+        largest, _slope = terms(tl.zeros_like(x), x, beta, gamma, near, KIND, NEAR)
+        q = tl.maximum(tl.fma(slope, -step[None, :, None], q), 0.0)
+        p = tl.where(done[None, :, None], p, q)
+        sums = tl.sum(tl.sum(q, 0), 1)
+        mass = tl.where(done, mass, sums)
+        moved = move(x, step, beta, KIND, NEAR)
+        left = sums - (total - step * slopes)
+        more = (surplus * surplus * largest > _ENOUGH) | (tl.abs(surplus) > 2e-3) | (left > _ENOUGH)
+        arrived = ~more | (moved == x)
+        x = tl.where(done, x, moved)
+        done = done | arrived
+        active = tl.max(tl.where(done, 0, 1), 0)
+    return x, p, reciprocal(mass)
+
+
+@triton.jit
+def _parameters(a_ptr, value, rows, inside, KIND: tl.constexpr, TENSOR: tl.constexpr):
+    """(beta, gamma, width, whether this kernel solves the row, whether the parameter is bad).
+
+    ``value`` is beta or lambda. Differences are taken before a double is rounded.
+    """
+    one = tl.zeros([rows.shape[0]], tl.float32) + 1.0
+    if KIND == SPARSEMAX:  # sparsegen: lambda below 1
+        if TENSOR:
+            width = (1.0 - tl.load(a_ptr + rows, mask=inside, other=0.0)).to(tl.float32)
+        else:
+            width = one - value
+        fits = (width > 0.0) & (width < float("inf"))
+        return one, one, tl.where(fits, width, 1.0), inside, ~fits
+    else:
+        if TENSOR:
+            beta = (tl.load(a_ptr + rows, mask=inside, other=1.5) - 1.0).to(tl.float32)
+        else:
+            beta = one * value
+        mine = inside & (beta >= 0.0) & (beta <= 1.0)
+        beta = tl.where(mine, beta, 0.5)
+        return beta, 1.0 / tl.maximum(beta, 1e-30), one, mine, ~inside
+
+
+@triton.jit
+def _loss_rows(
+    gap_ptr, lag_ptr, top_ptr, index_ptr, z_ptr, rows, mine, good, d, top, inner, t, beta,
+    INDEX: tl.constexpr,
+):  # fmt: skip
+    """gap = (beta <p, y> + t) / alpha, which is what <p, y> - Omega(p) comes to."""
+    gap = tl.maximum((beta * inner + t) / (1.0 + beta), 0.0)
+    gap = tl.where(good, gap, tl.where(top == -float("inf"), 0.0, float("nan")))
+    tl.store(gap_ptr + rows, gap, mask=mine)
+    finite = tl.where(good, top, 0.0)
+    tl.store(top_ptr + rows, finite, mask=mine)
+    if INDEX:
+        index = tl.load(index_ptr + rows, mask=mine, other=0)
+        score = tl.load(z_ptr + rows * d + index, mask=mine, other=0.0).to(tl.float32)
+        tl.store(lag_ptr + rows, finite - score, mask=mine)
+
+
+@triton.jit
+def _held(
+    program, z_ptr, p_ptr, a_ptr, gap_ptr, lag_ptr, top_ptr, index_ptr, value, n, d,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
+    LOSS: tl.constexpr, INDEX: tl.constexpr, GROUP: tl.constexpr,
+    DEEP: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Rows held in registers, as a tile (DEEP, ROWS, WIDE)."""
+    rows = program.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    beta, gamma, width, mine, bad = _parameters(a_ptr, value, rows, rows < n, KIND, TENSOR)
+    near = any_near(beta, NEAR)
+    columns = (tl.arange(0, DEEP) * WIDE)[:, None, None] + tl.arange(0, WIDE)[None, None, :]
+    offsets = (rows * d)[None, :, None] + columns
+    inside = (columns < d) & mine[None, :, None]
+    z = tl.load(z_ptr + offsets, mask=inside, other=-float("inf")).to(tl.float32)
+    tops, seconds = _tops(z, GROUP, KIND == POWER)
+    top = maximum(tops, 1)
+    good = (top > -float("inf")) & (top < float("inf")) & mine & ~bad
+    fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
+    largest = tl.where(good, top, 0.0)
+    y = relative(z, largest[None, :, None], KIND)
+    if KIND == SOFTMAX:
+        p = exp2(y * _LOG2E)
+        total = tl.sum(tl.sum(p, 0), 1)
+        scale = tl.where(good, reciprocal(total), 0.0)
+        p = tl.fma(p, scale[None, :, None], fill[None, :, None])
+        t = tl.log2(total) * _LN2
+    else:
+        x = start(beta, width, KIND, NEAR)
+        heads = relative(tops, largest[:, None], KIND)[None, :, :]
+        if KIND == POWER:
+            x = climb(heads, x, good, beta, gamma, width, near, 1e-3, KIND, NEAR)
+            # what is not a top of its group may lie above the threshold, too
+            low = lowest(x, beta, gamma, KIND, NEAR)
+            hidden = good & (tl.max(seconds, 1) - largest > low - 1e-5 * tl.abs(low))
+            # Newton leaves about a third of beta times the square of the surplus
+            roughly = tl.minimum(0.3, tl.sqrt(0.006 / beta))
+            x = climb(y, x, hidden, beta, gamma, width, near, roughly, KIND, NEAR)
+            x, p, scale = _finish(y, x, good, beta, gamma, near, KIND, NEAR)
+            p = tl.fma(p, scale[None, :, None], fill[None, :, None])
+            t = threshold(x, beta, gamma, KIND, NEAR)
+        else:
+            x = climb(heads, x, good, beta, gamma, width, near, 0.2, KIND, NEAR)
+            x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR)
+            x, rest = _settle(y, x, good, width, KIND)
+            scale = 1.0 / width
+            p = _write(
+                y, x[None, :, None], rest[None, :, None], scale[None, :, None],
+                fill[None, :, None], KIND,
+            )  # fmt: skip
+            t = threshold(x, beta, gamma, KIND, NEAR)
+            t += 2.0 * rest if KIND == ENTMAX15 else rest
+    tl.store(p_ptr + offsets, rounded(p, p_ptr.dtype.element_ty), mask=inside)
+    if LOSS:
+        inner = tl.sum(tl.sum(tl.where(p > 0.0, p * y, 0.0), 0), 1)
+        inner = 2.0 * inner if KIND == ENTMAX15 else inner
+        _loss_rows(
+            gap_ptr, lag_ptr, top_ptr, index_ptr, z_ptr, rows, mine, good, d, top, inner, t, beta,
+            INDEX,
+        )  # fmt: skip
+
+
+@triton.jit
+def _piece(k, d, backwards, WIDE: tl.constexpr):
+    """The first column of the k-th piece of a row, from either end."""
+    pieces = tl.cdiv(d, WIDE)
+    return tl.where(backwards, pieces - 1 - k, k) * WIDE
+
+
+@triton.jit
+def _sweep(
+    z_ptr, row_start, columns, d, backwards, largest, x, beta, gamma, near,
+    KIND: tl.constexpr, NEAR: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The sums of a climb over a row in memory, and the size of the support for ENTMAX15."""
+    totals = tl.zeros([1, 1, WIDE], tl.float32)
+    slopes = tl.zeros([1, 1, WIDE], tl.float32)
+    counts = tl.zeros([1, 1, WIDE], tl.float32)
+    for k in range(tl.cdiv(d, WIDE)):
+        here = columns + _piece(k, d, backwards, WIDE)
+        z = tl.load(z_ptr + row_start + here, mask=here < d, other=-float("inf")).to(tl.float32)
+        y = relative(z, largest[None, :, None], KIND)
+        q, slope = terms(
+            y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
+        )
+        totals += q
+        slopes += slope
+        if KIND == ENTMAX15:
+            counts += tl.where(slope > 0.0, 1.0, 0.0)
+    return sum3(tl.sum(totals, 0), tl.sum(slopes, 0), tl.sum(counts, 0), 1)
+
+
+@triton.jit
+def _streamed(
+    program, z_ptr, p_ptr, a_ptr, gap_ptr, lag_ptr, top_ptr, index_ptr, value, n, d,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
+    LOSS: tl.constexpr, INDEX: tl.constexpr, GROUP: tl.constexpr,
+    DEEP: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """One row a program, in pieces of WIDE columns; DEEP, ROWS and GROUP are 1."""
+    rows = program.to(tl.int64) + tl.arange(0, 1)
+    beta, gamma, width, mine, bad = _parameters(a_ptr, value, rows, rows < n, KIND, TENSOR)
+    near = any_near(beta, NEAR)
+    columns = tl.arange(0, WIDE)[None, None, :]
+    row_start = program.to(tl.int64) * d
+    pieces = tl.where(tl.max(tl.where(mine, 1, 0), 0) > 0, tl.cdiv(d, WIDE), 0)
+    first = tl.full([1, 1, WIDE], -float("inf"), tl.float32)
+    second = first
+    third = first
+    for k in range(pieces):
+        here = columns + k * WIDE
+        z = tl.load(z_ptr + row_start + here, mask=here < d, other=-float("inf")).to(tl.float32)
+        if KIND != SOFTMAX:
+            less = tl.minimum(first, z)
+            if KIND != POWER:
+                third = tl.maximum(third, tl.minimum(second, less))
+            second = tl.maximum(second, less)
+        first = larger(first, z)
+    top = maximum(maximum(first, 0), 1)
+    good = (top > -float("inf")) & (top < float("inf")) & mine & ~bad
+    fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
+    largest = tl.where(good, top, 0.0)
+    x = start(beta, width, KIND, NEAR)
+    rest = tl.zeros_like(x)
+    scale = 1.0 / width
+    backwards = True
+    if KIND == SOFTMAX:
+        total = tl.zeros([1, 1, WIDE], tl.float32)
+        for k in range(pieces):
+            here = columns + _piece(k, d, backwards, WIDE)
+            z = tl.load(z_ptr + row_start + here, mask=here < d, other=-float("inf"))
+            total += exp2((z.to(tl.float32) - largest[None, :, None]) * _LOG2E)
+        sums = tl.sum(tl.sum(total, 0), 1)
+        backwards = ~backwards
+        scale = tl.where(good, reciprocal(sums), 0.0)
+        t = tl.log2(sums) * _LN2
+    elif KIND == POWER:
+        heads = relative(first, largest[None, :, None], KIND)
+        x = climb(heads, x, good, beta, gamma, width, near, 1e-3, KIND, NEAR)
+        low = lowest(x, beta, gamma, KIND, NEAR)
+        deepest = tl.max(tl.max(second, 0), 1) - largest
+        hidden = good & (deepest > low - 1e-5 * tl.abs(low))
+        q, _slope = terms(
+            heads, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
+        )
+        scale = tl.where(good, reciprocal(tl.sum(tl.sum(q, 0), 1)), 1.0)
+        tries = 0
+        active = tl.max(tl.where(hidden, 1, 0), 0)
+        while (active > 0) & (tries < TRIES):
+            tries += 1
+            total, slopes, _count = _sweep(
+                z_ptr, row_start, columns, d, backwards, largest, x, beta, gamma, near,
+                KIND, NEAR, WIDE,
+            )  # fmt: skip
+            backwards = ~backwards
+            surplus, step = newton(total, slopes, beta, gamma, width, KIND)
+            moved = move(x, step, beta, KIND, NEAR)
+            # what the move lost to rounding would be seen in the sum of a long row
+            went = _went(x, moved, beta, gamma, NEAR)
+            scale = 1.0 + slopes * (went - step)
+            more = (tl.abs(surplus) > 1e-3) & (moved != x)
+            active = tl.max(tl.where(more, 1, 0), 0)
+            x = moved
+        t = threshold(x, beta, gamma, KIND, NEAR)
+    else:
+        two = tl.join(tl.reshape(first, [1, WIDE]), tl.reshape(second, [1, WIDE]))
+        heads = relative(tl.permute(two, (2, 0, 1)), largest[None, :, None], KIND)
+        x = climb(heads, x, good, beta, gamma, width, near, 1e-2, KIND, NEAR)
+        deepest = relative(tl.max(tl.max(third, 0), 1), largest, KIND)
+        hidden = good & (deepest > x - 1e-5 * tl.abs(x))
+        x, rest = _settle(heads, x, good & ~hidden, width, KIND)
+        before = tl.zeros_like(x)
+        tries = 0
+        active = tl.max(tl.where(hidden, 1, 0), 0)
+        while (active > 0) & (tries < TRIES):
+            tries += 1
+            total, slopes, count = _sweep(
+                z_ptr, row_start, columns, d, backwards, largest, x, beta, gamma, near,
+                KIND, NEAR, WIDE,
+            )  # fmt: skip
+            backwards = ~backwards
+            rest, less, more = _step_on_support(total, slopes, count, width, before, KIND)
+            before = slopes
+            more = more & (x + less != x)
+            active = tl.max(tl.where(more, 1, 0), 0)
+            x = tl.where(more, x + less, x)
+        t = threshold(x, beta, gamma, KIND, NEAR)
+        t += 2.0 * rest if KIND == ENTMAX15 else rest
+    inner = tl.zeros([1, 1, WIDE], tl.float32)
+    for k in range(pieces):
+        here = columns + _piece(k, d, backwards, WIDE)
+        z = tl.load(z_ptr + row_start + here, mask=here < d, other=-float("inf")).to(tl.float32)
+        y = relative(z, largest[None, :, None], KIND)
+        if KIND == SOFTMAX:
+            q = exp2(y * _LOG2E)
+            p = tl.fma(q, scale[None, :, None], fill[None, :, None])
+        elif KIND == POWER:
+            q, _slope = terms(
+                y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
+            )
+            p = tl.fma(q, scale[None, :, None], fill[None, :, None])
+        else:
+            p = _write(
+                y, x[None, :, None], rest[None, :, None], scale[None, :, None],
+                fill[None, :, None], KIND,
+            )  # fmt: skip
+        tl.store(p_ptr + row_start + here, rounded(p, p_ptr.dtype.element_ty), mask=here < d)
+        if LOSS:
+            inner += tl.where(p > 0.0, p * y, 0.0)
+    if LOSS:
+        inners = tl.sum(tl.sum(inner, 0), 1)
+        inners = 2.0 * inners if KIND == ENTMAX15 else inners
+        _loss_rows(
+            gap_ptr, lag_ptr, top_ptr, index_ptr, z_ptr, rows, mine, good, d, top, inners, t, beta,
+            INDEX,
+        )  # fmt: skip
+
+
+@triton.jit
+def _went(x, moved, beta, gamma, NEAR: tl.constexpr):
+    """How far the threshold of a POWER row rose between two values of its unknown."""
+    if NEAR == ALWAYS:
+        return moved - x
+    elif NEAR == NEVER:
+        return (x - moved) * gamma
+    else:
+        return tl.where(beta < NEAR_ONE, moved - x, (x - moved) * gamma)
+
+
+@triton.jit(do_not_specialize=["n", "scanners"])
+def _kernel(
+    z_ptr, p_ptr, a_ptr, gap_ptr, lag_ptr, top_ptr, index_ptr, value, n, d, scanners,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
+    LOSS: tl.constexpr, INDEX: tl.constexpr, GROUP: tl.constexpr, SCANNED: tl.constexpr,
+    DEEP: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, STREAM: tl.constexpr,
+):  # fmt: skip
+    """The first programs look for rows with an alpha outside [1, 2]: one launch for all rows."""
+    program = tl.program_id(0)
+    if program < scanners:
+        if SCANNED > 0:
+            solve_owned(
+                z_ptr, a_ptr, p_ptr, program, scanners, n, d, SCANNED, ROWS, DEEP * WIDE, not STREAM
+            )
+    else:
+        program -= scanners
+        if STREAM:
+            _streamed(
+                program, z_ptr, p_ptr, a_ptr, gap_ptr, lag_ptr, top_ptr, index_ptr, value, n, d,
+                KIND, NEAR, TENSOR, LOSS, INDEX, GROUP, DEEP, ROWS, WIDE,
+            )  # fmt: skip
+        else:
+            _held(
+                program, z_ptr, p_ptr, a_ptr, gap_ptr, lag_ptr, top_ptr, index_ptr, value, n, d,
+                KIND, NEAR, TENSOR, LOSS, INDEX, GROUP, DEEP, ROWS, WIDE,
+            )  # fmt: skip
+
+
+# --- launching ------------------------------------------------------------------------------------
+
+
+def kind_of(alpha: float | Tensor) -> tuple[int, int]:
+    """The kernel for this alpha, and which of its rows lie near 1."""
+    if isinstance(alpha, Tensor):
+        return POWER.value, SOME.value
+    kinds = {1.0: SOFTMAX, 1.5: ENTMAX15, 2.0: SPARSEMAX}
+    near = ALWAYS if alpha - 1.0 < NEAR_ONE.value else NEVER
+    return kinds.get(alpha, POWER).value, near.value
+
+
+def _launch(z, p, parameter, kind, near, loss, index, tile=None):
+    n, d = z.shape
+    tile = tile or tile_of(z)
+    tensor = isinstance(parameter, Tensor)
+    programs = triton.cdiv(n, tile.rows)
+    steep = tensor and kind == POWER.value and loss is None
+    scanners = min(programs, PROGRAMS) if steep else 0
+    gap, lag, top = loss or (z, z, z)
+    _kernel[(scanners + programs,)](
+        z,
+        p,
+        parameter if tensor else z,
+        gap,
+        lag,
+        top,
+        z if index is None else index,
+        0.0 if tensor else float(parameter),
+        n,
+        d,
+        scanners,
+        KIND=kind,
+        NEAR=near,
+        TENSOR=tensor,
+        LOSS=loss is not None,
+        INDEX=index is not None,
+        GROUP=tile.group,
+        SCANNED=SCAN if steep else 0,
+        **tile.sizes,
+    )
+
+
+def _value(alpha: float | Tensor, kind: int) -> float | Tensor:
+    """What a kernel takes: beta, or lambda = 0 for sparsemax."""
+    if isinstance(alpha, Tensor):
+        return alpha
+    return 0.0 if kind == SPARSEMAX.value else alpha - 1.0
+
+
+def forward(z: Tensor, alpha: float | Tensor, p: Tensor, tile: Tile | None = None) -> None:
+    """Probabilities of the rows of ``z`` (n, d) into ``p``.
+
+    A number alpha lies between 1 and 2; a tensor has one value a row, and of any size.
+    """
+    kind, near = kind_of(alpha)
+    _launch(z, p, _value(alpha, kind), kind, near, None, None, tile)
+
+
+def sparsegen_forward(z: Tensor, lam: float | Tensor, p: Tensor) -> None:
+    """The same for sparsegen, with one lambda below 1, or one a row."""
+    _launch(z, p, lam, SPARSEMAX.value, NEVER.value, None, None)
 
 
 def loss(
@@ -33,21 +521,9 @@ def loss(
     lag: Tensor,
     top: Tensor,
 ) -> None:
-    """Probabilities, and what the loss needs of each row."""
-    exact = torch.empty_like(z, dtype=torch.float32)
-    forward(z, alpha, exact)
-    p.copy_(exact)
-    wide, y = exact.double(), z.double()
-    order = by_row(alpha, z).unsqueeze(-1)
-    best = y.amax(-1)
-    top.copy_(torch.where(best.isfinite(), best, 0.0))
-    inner = torch.where(wide > 0, y - top.double().unsqueeze(-1), 0.0)
-    log_p = torch.where(wide > 0, wide, 1.0).log()
-    beta = order - 1
-    slope = torch.where(beta < 1e-8, log_p, torch.expm1(beta * log_p) / beta.clamp(min=1e-8))
-    values = (wide * (inner - slope / order)).sum(-1)
-    gap.copy_(torch.where(best == -torch.inf, 0.0, values.clamp(min=0)))
-    if index is None:
-        lag.zero_()
-    else:
-        lag.copy_(top.double() - y.gather(-1, index.unsqueeze(-1)).squeeze(-1))
+    """Probabilities, and what a Fenchel-Young loss takes of each row: see losses.conjugate.
+
+    Rows with an alpha outside [1, 2] are left as they are.
+    """
+    kind, near = kind_of(alpha)
+    _launch(z, p, _value(alpha, kind), kind, near, (gap, lag, top), index)

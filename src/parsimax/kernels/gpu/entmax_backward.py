@@ -1,50 +1,247 @@
-"""Backward of entmax and sparsegen: a stand-in in plain torch."""
+"""Rows of alpha-entmax (1 <= alpha <= 2) and sparsegen, backward: in the scores, alpha and lambda.
+
+With s = p^(2 - alpha) on the support, the gradient in the scores is s (g - m), where m is the mean
+of g under s; that in alpha is the sum of (g - m) dp/dalpha at a fixed threshold.
+"""
 
 from __future__ import annotations
 
-import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from .bisection import by_row
+from .approx import exp2, log2, rounded, square_root
+from .entmax import kind_of
+from .layout import Tile, tile_of
+from .newton import ENTMAX15, SOFTMAX, SPARSEMAX, row_sums
+from .reductions import sum2
+from .steep import PROGRAMS, SCAN, multiply_owned
+
+_LN2 = tl.constexpr(0.6931471805599453)
 
 
-def _centred(
-    p: Tensor, g: Tensor, s: Tensor, direct: Tensor, out: Tensor, change: Tensor | None
-) -> None:
-    total = s.sum(-1, keepdim=True)
-    g = torch.where(p > 0, g, 0.0)
-    highest = g.gather(-1, s.argmax(-1, keepdim=True))
-    g = g - highest
-    g = g - (s * g).sum(-1, keepdim=True) / torch.where(total == 0, 1.0, total)
-    broken = p.isnan()
-    out.copy_(torch.where(broken, torch.nan, s * g))
-    if change is not None:
-        change.copy_(torch.where(broken, torch.nan, torch.where(p > 0, direct * g, 0.0)).sum(-1))
+@triton.jit
+def _weights(p, beta, KIND: tl.constexpr):
+    """s, not 0 where p is NaN, so that the row becomes NaN."""
+    if KIND == SOFTMAX:
+        return p
+    elif KIND == SPARSEMAX:
+        return tl.where(p <= 0.0, 0.0, 1.0)
+    elif KIND == ENTMAX15:
+        return square_root(p)
+    else:
+        return tl.where(p <= 0.0, 0.0, exp2((1.0 - beta) * log2(p)))
+
+
+@triton.jit
+def _direct(p, s, beta, inverse_square, KIND: tl.constexpr):
+    """dp/dalpha at a fixed threshold: -(s - p + beta p log p) / beta^2, without cancellation."""
+    if KIND == SOFTMAX:
+        s = p
+    minus_log = -_LN2 * log2(p)
+    v = beta * minus_log
+    # (e^v - 1 - v) / v^2 by its series; from 1 on as it stands, where e^v = s / p
+    series = 1.0 / 362880
+    series = tl.fma(v, series, 1.0 / 40320)
+    series = tl.fma(v, series, 1.0 / 5040)
+    series = tl.fma(v, series, 1.0 / 720)
+    series = tl.fma(v, series, 1.0 / 120)
+    series = tl.fma(v, series, 1.0 / 24)
+    series = tl.fma(v, series, 1.0 / 6)
+    series = tl.fma(v, series, 0.5)
+    near = -p * minus_log * minus_log * series
+    far = (p + v * p - s) * inverse_square
+    return tl.where(p <= 0.0, 0.0, tl.where(v < 1.0, near, far))
+
+
+@triton.jit
+def _beta_and_scale(
+    a_ptr, value, rows, inside, KIND: tl.constexpr, TENSOR: tl.constexpr, GEN: tl.constexpr
+):
+    """(beta, 1 / (1 - lambda) or 1 / beta^2, whether this kernel owns the row).
+
+    ``value`` is beta or lambda. Differences are taken before a double is rounded.
+    """
+    one = tl.zeros([rows.shape[0]], tl.float32) + 1.0
+    if GEN:
+        if TENSOR:
+            width = (1.0 - tl.load(a_ptr + rows, mask=inside, other=0.0)).to(tl.float32)
+        else:
+            width = one - value
+        return one, 1.0 / width, inside
+    else:
+        if TENSOR:
+            beta = (tl.load(a_ptr + rows, mask=inside, other=1.5) - 1.0).to(tl.float32)
+        else:
+            beta = one * value
+        mine = inside & (beta >= 0.0) & (beta <= 1.0)
+        return beta, 1.0 / tl.maximum(beta * beta, 1e-30), mine
+
+
+@triton.jit
+def _mean(against, total, p_ptr, rows, d, mine):
+    """The mean of g under s; NaN in a row of NaN, 0 in a row of zeros."""
+    mean = against / tl.where(total == 0.0, 1.0, total)
+    first = tl.load(p_ptr + rows * d, mask=mine, other=0.0).to(tl.float32)
+    return tl.where(first != first, float("nan"), mean)
+
+
+@triton.jit
+def _apply(p, s, g, mean, beta, scale, KIND: tl.constexpr, WANT: tl.constexpr, GEN: tl.constexpr):
+    """(gradient in the scores, its terms in the parameter).
+
+    ``scale`` is 1 / (1 - lambda) for sparsegen, and 1 / beta^2 otherwise.
+    """
+    centred = g - mean
+    out = s * centred
+    change = out
+    if GEN:
+        out = out * scale
+        if WANT:
+            change = out * p
+    elif WANT:
+        change = centred * _direct(p, s, beta, scale, KIND)
+    return out, change
+
+
+@triton.jit
+def _held(
+    program, p_ptr, g_ptr, out_ptr, a_ptr, change_ptr, value, n, d,
+    KIND: tl.constexpr, TENSOR: tl.constexpr, WANT: tl.constexpr, GEN: tl.constexpr,
+    DEEP: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    rows = program.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    beta, scale, mine = _beta_and_scale(a_ptr, value, rows, rows < n, KIND, TENSOR, GEN)
+    columns = (tl.arange(0, DEEP) * WIDE)[:, None, None] + tl.arange(0, WIDE)[None, None, :]
+    offsets = (rows * d)[None, :, None] + columns
+    inside = (columns < d) & mine[None, :, None]
+    p = tl.load(p_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(g_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    s = _weights(p, beta[None, :, None], KIND)
+    # a gradient of inf or NaN off the support stays there
+    against, total = row_sums(tl.where(s == 0.0, 0.0, s * g), s)
+    mean = _mean(against, total, p_ptr, rows, d, mine)
+    g = tl.where(s == 0.0, 0.0, g)
+    out, change = _apply(
+        p, s, g, mean[None, :, None], beta[None, :, None], scale[None, :, None], KIND, WANT, GEN
+    )
+    tl.store(out_ptr + offsets, rounded(out, out_ptr.dtype.element_ty), mask=inside)
+    if WANT:
+        tl.store(change_ptr + rows, tl.sum(tl.sum(change, 0), 1), mask=mine)
+
+
+@triton.jit
+def _streamed(
+    program, p_ptr, g_ptr, out_ptr, a_ptr, change_ptr, value, n, d,
+    KIND: tl.constexpr, TENSOR: tl.constexpr, WANT: tl.constexpr, GEN: tl.constexpr,
+    DEEP: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """One row a program; DEEP and ROWS are 1."""
+    rows = program.to(tl.int64) + tl.arange(0, 1)
+    beta, scale, mine = _beta_and_scale(a_ptr, value, rows, rows < n, KIND, TENSOR, GEN)
+    columns = tl.arange(0, WIDE)[None, :]
+    start = program.to(tl.int64) * d
+    pieces = tl.where(tl.max(tl.where(mine, 1, 0), 0) > 0, tl.cdiv(d, WIDE), 0)
+    againsts = tl.zeros([1, WIDE], tl.float32)
+    totals = tl.zeros([1, WIDE], tl.float32)
+    for k in range(pieces):
+        here = columns + k * WIDE
+        p = tl.load(p_ptr + start + here, mask=here < d, other=0.0).to(tl.float32)
+        g = tl.load(g_ptr + start + here, mask=here < d, other=0.0).to(tl.float32)
+        s = _weights(p, beta[:, None], KIND)
+        againsts += tl.where(s == 0.0, 0.0, s * g)
+        totals += s
+    against, total = sum2(againsts, totals, 1)
+    mean = _mean(against, total, p_ptr, rows, d, mine)
+    changes = tl.zeros([1, WIDE], tl.float32)
+    for k in range(pieces):  # backwards: what was read last is still in the cache
+        here = columns + (pieces - 1 - k) * WIDE
+        p = tl.load(p_ptr + start + here, mask=here < d, other=0.0).to(tl.float32)
+        g = tl.load(g_ptr + start + here, mask=here < d, other=0.0).to(tl.float32)
+        s = _weights(p, beta[:, None], KIND)
+        g = tl.where(s == 0.0, 0.0, g)
+        out, change = _apply(p, s, g, mean[:, None], beta[:, None], scale[:, None], KIND, WANT, GEN)
+        tl.store(out_ptr + start + here, rounded(out, out_ptr.dtype.element_ty), mask=here < d)
+        if WANT:
+            changes += change
+    if WANT:
+        tl.store(change_ptr + rows, tl.sum(changes, 1), mask=mine)
+
+
+@triton.jit(do_not_specialize=["n", "scanners"])
+def _kernel(
+    p_ptr, g_ptr, out_ptr, a_ptr, change_ptr, value, n, d, scanners,
+    KIND: tl.constexpr, TENSOR: tl.constexpr, WANT: tl.constexpr, GEN: tl.constexpr,
+    SCANNED: tl.constexpr,
+    DEEP: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, STREAM: tl.constexpr,
+):  # fmt: skip
+    """The first programs look for rows with an alpha outside [1, 2], as in the forward."""
+    program = tl.program_id(0)
+    if program < scanners:
+        if SCANNED > 0:
+            multiply_owned(
+                p_ptr, g_ptr, a_ptr, out_ptr, change_ptr, program, scanners, n, d,
+                WANT, SCANNED, ROWS, DEEP * WIDE, not STREAM,
+            )  # fmt: skip
+    else:
+        program -= scanners
+        if STREAM:
+            _streamed(
+                program, p_ptr, g_ptr, out_ptr, a_ptr, change_ptr, value, n, d,
+                KIND, TENSOR, WANT, GEN, DEEP, ROWS, WIDE,
+            )  # fmt: skip
+        else:
+            _held(
+                program, p_ptr, g_ptr, out_ptr, a_ptr, change_ptr, value, n, d,
+                KIND, TENSOR, WANT, GEN, DEEP, ROWS, WIDE,
+            )  # fmt: skip
+
+
+def _launch(p, g, parameter, out, change, kind, generalised, tile=None):
+    n, d = p.shape
+    tile = tile or tile_of(p)
+    tensor = isinstance(parameter, Tensor)
+    programs = triton.cdiv(n, tile.rows)
+    steep = tensor and not generalised
+    scanners = min(programs, PROGRAMS) if steep else 0
+    _kernel[(scanners + programs,)](
+        p,
+        g,
+        out,
+        parameter if tensor else p,
+        p if change is None else change,
+        0.0 if tensor else float(parameter),
+        n,
+        d,
+        scanners,
+        KIND=kind,
+        TENSOR=tensor,
+        WANT=change is not None,
+        GEN=generalised,
+        SCANNED=SCAN if steep else 0,
+        **tile.sizes,
+    )
 
 
 def backward(
-    p: Tensor, g: Tensor, alpha: float | Tensor, out: Tensor, change: Tensor | None
+    p: Tensor,
+    g: Tensor,
+    alpha: float | Tensor,
+    out: Tensor,
+    change: Tensor | None,
+    tile: Tile | None = None,
 ) -> None:
-    """Gradients in scores and alpha."""
-    beta = by_row(alpha, p).unsqueeze(-1) - 1
-    p, g = p.double(), g.double()
-    log_p = torch.where(p > 0, p, 1.0).log()
-    s = torch.where(p > 0, torch.exp((1 - beta) * log_p), 0.0)
-    v = -beta * log_p
-    series = torch.full_like(v, 0.0)
-    for k in range(20, -1, -1):
-        series = 1 / (k + 2) * (1 + series * v) if k else 0.5 * (1 + series * v)
-    far = (torch.expm1(v) - v) / torch.where(v == 0, 1.0, v) ** 2
-    excess = torch.where(v < 1, series, far)
-    steep = (p - beta * p * log_p) / beta.clamp(min=1) ** 2
-    direct = torch.where(beta > 1, steep, -p * log_p**2 * excess)
-    _centred(p, g, s, direct, out, change)
+    """The gradient in the scores into ``out``, and in alpha, one value a row, into ``change``.
+
+    A number alpha lies between 1 and 2; a tensor has one value a row, and of any size.
+    """
+    kind, _near = kind_of(alpha)
+    value = alpha if isinstance(alpha, Tensor) else alpha - 1.0
+    _launch(p, g, value, out, change, kind, False, tile)
 
 
 def sparsegen_backward(
     p: Tensor, g: Tensor, lam: float | Tensor, out: Tensor, change: Tensor | None
 ) -> None:
-    """Gradients in scores and lam."""
-    width = 1 - by_row(lam, p).unsqueeze(-1)
-    p, g = p.double(), g.double()
-    _centred(p, g / width, (p > 0).double(), p, out, change)
+    """The same for sparsegen and its lambda."""
+    _launch(p, g, lam, out, change, SPARSEMAX.value, True)

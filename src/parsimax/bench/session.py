@@ -1,0 +1,107 @@
+"""One benchmark from beginning to end: prepare, measure case after case, print, and store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from parsimax.bench import results, timing
+
+Note = Callable[[str], None]
+
+_WIDTH = 160  # of a table that goes to a file
+
+
+class Result(Protocol):
+    """What a benchmark measured of one contender."""
+
+    def complaint(self) -> str | None:
+        """What is wrong with a result of ours, and on which input; None for all others."""
+        ...
+
+
+def choose(device: str) -> str:
+    """The device to run on: ``auto`` takes a GPU where there is one.
+
+    >>> choose("cpu")
+    'cpu'
+    """
+    available = torch.cuda.is_available()
+    if device == "auto":
+        return "cuda" if available else "cpu"
+    if device == "cuda" and not available:
+        raise ValueError(f"device: cuda was asked for, and torch {torch.__version__} sees no GPU")
+    return device
+
+
+def run(
+    kind: str,
+    device: str,
+    cases: Mapping[str, Callable[[Note], Sequence[Result]]],
+    table: Callable[[list[Any]], Table],
+    about: Mapping[str, Any],
+    out: Path | None,
+) -> int:
+    """Measure every case, with its name in the progress bar; 1 if a result of ours was refused.
+
+    The file is written after each case, so that a run that is cut short leaves what it has.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
+    path = None if out is None else results.destination(out, kind, device)
+    header = {**results.machine(device), **about}
+    rows: list[Result] = []
+    with prepared(device) as steady, Progress(console=console, transient=True) as progress:
+        task = progress.add_task(kind, total=len(cases))
+        for name, measure in cases.items():
+            progress.update(task, description=name)
+            rows += measure(_noting(progress, task, name))
+            progress.advance(task)
+            if path is not None:
+                results.store(path, header, rows)
+    console.print(table(rows))
+    for note in notes(device, steady, header):
+        console.print(note)
+    if path is not None:
+        console.print(f"written to {path}")
+    complaints = [text for text in (row.complaint() for row in rows) if text]
+    for text in complaints:
+        console.print(f"ours is wrong: {text}")
+    return int(bool(complaints))
+
+
+@contextlib.contextmanager
+def prepared(device: str) -> Iterator[bool]:
+    """One thread and memory that is kept on a CPU; yields whether memory could be kept."""
+    if device == "cuda":
+        yield True
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield timing.reuse_memory()
+    finally:
+        torch.set_num_threads(threads)
+
+
+def notes(device: str, steady: bool, header: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader of the table has to know."""
+    if not steady:
+        yield "memory could not be kept between calls here: times include page faults"
+    for name in ("entmax", "adasplash"):
+        if header.get(name) == results.ABSENT:
+            yield f"{name} is not installed and takes no part"
+    if device == "cuda":
+        yield "times are of CUDA graphs; those with an asterisk could not be captured"
+
+
+def _noting(progress: Progress, task: Any, name: str) -> Note:
+    return lambda text: progress.update(task, description=f"{name} {text}")

@@ -1,0 +1,49 @@
+"""The picture of results: one panel for each shape, dtype and pass."""
+
+import json
+
+import pytest
+
+from parsimax.bench import plot
+from parsimax.cli import main
+
+
+def test_the_picture_lies_beside_the_results(gpu_report, tmp_path, capsys):
+    source = tmp_path / "rows-nvidia-h200.json"
+    source.write_text(json.dumps(gpu_report), encoding="utf-8")
+    assert main(["bench", "plot", str(source)]) == 0
+    picture = tmp_path / "rows-nvidia-h200.svg"
+    assert str(picture) in capsys.readouterr().out
+    svg = picture.read_text(encoding="utf-8")
+    for words in ("NVIDIA H200", "torch.softmax", "memory floor", "adasplash", "64 × 4,096"):
+        assert words in svg
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg"])
+def test_its_ending_says_which_kind(ending, gpu_report, tmp_path):
+    source = tmp_path / "rows.json"
+    source.write_text(json.dumps(gpu_report), encoding="utf-8")
+    picture = plot.write(source, tmp_path / "new" / f"picture{ending}")
+    assert picture.stat().st_size > 1000
+
+
+def test_panels_alphas_and_limits(gpu_report):
+    figure = plot.draw(gpu_report)
+    assert len(figure.axes) == 4  # two shapes, one dtype, forward and with backward
+    axes = figure.axes[-1]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1.5", "2", "one a\nrow"]
+    assert axes.get_yscale() == "log"
+    low, high = axes.get_ylim()
+    assert low < 1 < 90 < high
+
+
+def test_what_cannot_be_drawn_is_said_in_one_line(tmp_path, capsys):
+    source = tmp_path / "loss.json"
+    source.write_text('{"rows": [{"forward": null}]}', encoding="utf-8")
+    assert main(["bench", "plot", str(source)]) == 1
+    assert "expected results of `bench rows` on a GPU" in capsys.readouterr().err
+    source.write_text("nothing", encoding="utf-8")
+    assert main(["bench", "plot", str(source)]) == 1
+    assert "expected results as JSON" in capsys.readouterr().err
+    assert main(["bench", "plot", str(tmp_path / "missing.json")]) == 1
+    assert "missing.json" in capsys.readouterr().err
