@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parsimax._core.backend import choose
 from parsimax._core.dtypes import exact_dtype, working
 from parsimax.mappings.autograd import apply_rowmap
 from parsimax.mappings.entmax import ENTMAX
@@ -40,10 +39,6 @@ def linear_rows(problem: Problem, total: bool) -> Tensor:
         total,
         wanted,
     )
-    if choose(problem.backend, problem.hidden) == "triton":
-        from .linear_gpu import support_rows
-
-        return support_rows(arguments)
     if torch.compiler.is_compiling():
         compiled: Tensor = _operator(*arguments)[0]
         return compiled

@@ -149,15 +149,11 @@ def test_chunks_and_blocks(way, monkeypatch):
 
 def test_who_computes_is_decided_by_the_number_of_entries():
     hidden, weight, _, target = layer(8.0)
-    ones = torch.ones(TOKENS, dtype=torch.float64, device=DEVICE)
-    beta = torch.full((1,), 0.5, device=DEVICE)
-    rows = linear.Rows(
-        hidden.detach(), weight.detach(), None, beta, 1.5, target, ones, ones, ones, None, False
-    )
-    lists = linear.solve(rows, False)[-1]
+    rows = linear.Rows(hidden.detach(), weight.detach(), None, 1.5, target, None, -100, 0.0, "sum")
+    lists = linear.solve(rows, False, torch.float32)[-1]
     total = int(lists.total)
-    assert total == int(lists.counts.sum()) < 5 * TOKENS
-    assert lists.probs[:total].sum().item() == pytest.approx(TOKENS, rel=1e-5)
+    assert total == int(lists.spans[1].sum()) < 5 * TOKENS
+    assert lists.grads[:total].sum().item() == pytest.approx(0, abs=1e-5)
     own = set((target * TOKENS + torch.arange(TOKENS, device=DEVICE)).tolist())
     assert own <= set(lists.keys[:total].tolist())
 
@@ -252,8 +248,8 @@ def test_compile_in_training(reduction, way):
 
 def test_the_operators_are_what_torch_expects():
     hidden, weight, bias, target = (x.detach() for x in layer(2.0))
-    ones = torch.ones(TOKENS, dtype=torch.float64, device=DEVICE)
-    arguments = (hidden, weight, bias, None, target, ones, ones, ones, None, 1.5, False, True)
+    settings = (1.5, -100, 0.1, "mean", torch.float32)
+    arguments = (hidden, weight, bias, None, target, None, *settings, True)
     checks = ("test_schema", "test_faketensor")
     torch.library.opcheck(linear_gpu._operator, arguments, test_utils=checks)
 

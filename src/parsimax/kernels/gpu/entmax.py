@@ -16,6 +16,7 @@ from .approx import exp2, reciprocal, rounded
 from .layout import Tile, tile_of
 from .newton import (
     ALWAYS,
+    ENOUGH,
     ENTMAX15,
     NEAR_ONE,
     NEVER,
@@ -26,22 +27,23 @@ from .newton import (
     TRIES,
     any_near,
     climb,
-    exact_step,
     lowest,
     move,
     newton,
     relative,
     row_sums,
+    settle,
     start,
+    step_on_support,
     terms,
     threshold,
+    went,
 )
 from .reductions import larger, maximum, maximum2, sum3
 from .steep import PROGRAMS, SCAN, solve_owned
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
-_ENOUGH = tl.constexpr(4e-7)  # what the sum of a row may be off
 
 
 @triton.jit
@@ -59,51 +61,6 @@ def _tops(z, GROUP: tl.constexpr, PAIRS: tl.constexpr):
             z = maximum(z, 3)
         tops = maximum(z, 0)
         return tops, tops
-
-
-@triton.jit
-def _step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
-    """(step that is exact if the support stays, Newton's step, whether to take only the latter).
-
-    The exact step goes too far if scores leave the support on the way, Newton's not far enough:
-    the truth lies between them. SPARSEMAX has one step, right once the support has settled.
-    """
-    surplus, less = newton(total, slopes, total, total, width, KIND)
-    if KIND == ENTMAX15:
-        step = exact_step(total, slopes, count)
-        return step, less, (step - less) * slopes > 0.5 * _ENOUGH
-    else:
-        return less, less, (surplus > _ENOUGH) & (slopes != before)
-
-
-@triton.jit
-def _settle(y, x, good, width, KIND: tl.constexpr):
-    """(x, rest): the threshold is x + rest.
-
-    The rest is kept apart, since one float cannot hold the threshold of a crowd of scores that lie
-    just above it.
-    """
-    rest = tl.zeros_like(x)
-    before = tl.zeros_like(x)
-    done = ~good
-    tries = 0
-    active = tl.max(tl.where(done, 0, 1), 0)
-    while (active > 0) & (tries < TRIES):
-        tries += 1
-        v = tl.maximum(y - x[None, :, None], 0.0)
-        one = tl.where(v > 0.0, 1.0, 0.0)
-        if KIND == ENTMAX15:
-            total, slopes, count = sum3(tl.sum(v * v, 0), tl.sum(v, 0), tl.sum(one, 0), 1)
-        else:
-            total, slopes = row_sums(v, one)
-            count = slopes
-        step, less, more = _step_on_support(total, slopes, count, width, before, KIND)
-        before = slopes
-        rest = tl.where(done, rest, step)
-        done = done | ~more | (x + less == x)
-        x = tl.where(done, x, x + less)
-        active = tl.max(tl.where(done, 0, 1), 0)
-    return x, rest
 
 
 @triton.jit
@@ -142,7 +99,7 @@ def _finish(y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexp
         mass = tl.where(done, mass, sums)
         moved = move(x, step, beta, KIND, NEAR)
         left = sums - (total - step * slopes)
-        more = (surplus * surplus * largest > _ENOUGH) | (tl.abs(surplus) > 2e-3) | (left > _ENOUGH)
+        more = (surplus * surplus * largest > ENOUGH) | (tl.abs(surplus) > 2e-3) | (left > ENOUGH)
         arrived = ~more | (moved == x)
         x = tl.where(done, x, moved)
         done = done | arrived
@@ -235,7 +192,7 @@ def _held(
         else:
             x = climb(heads, x, good, beta, gamma, width, near, 0.2, KIND, NEAR)
             x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR)
-            x, rest = _settle(y, x, good, width, KIND)
+            x, rest = settle(y, x, good, width, KIND)
             scale = 1.0 / width
             p = _write(
                 y, x[None, :, None], rest[None, :, None], scale[None, :, None],
@@ -349,8 +306,8 @@ def _streamed(
             surplus, step = newton(total, slopes, beta, gamma, width, KIND)
             moved = move(x, step, beta, KIND, NEAR)
             # what the move lost to rounding would be seen in the sum of a long row
-            went = _went(x, moved, beta, gamma, NEAR)
-            scale = 1.0 + slopes * (went - step)
+            moved_by = went(x, moved, beta, gamma, NEAR)
+            scale = 1.0 + slopes * (moved_by - step)
             more = (tl.abs(surplus) > 1e-3) & (moved != x)
             active = tl.max(tl.where(more, 1, 0), 0)
             x = moved
@@ -361,7 +318,7 @@ def _streamed(
         x = climb(heads, x, good, beta, gamma, width, near, 1e-2, KIND, NEAR)
         deepest = relative(tl.max(tl.max(third, 0), 1), largest, KIND)
         hidden = good & (deepest > x - 1e-5 * tl.abs(x))
-        x, rest = _settle(heads, x, good & ~hidden, width, KIND)
+        x, rest = settle(heads, x, good & ~hidden, width, KIND)
         before = tl.zeros_like(x)
         tries = 0
         active = tl.max(tl.where(hidden, 1, 0), 0)
@@ -372,7 +329,7 @@ def _streamed(
                 KIND, NEAR, WIDE,
             )  # fmt: skip
             backwards = ~backwards
-            rest, less, more = _step_on_support(total, slopes, count, width, before, KIND)
+            rest, less, more = step_on_support(total, slopes, count, width, before, KIND)
             before = slopes
             more = more & (x + less != x)
             active = tl.max(tl.where(more, 1, 0), 0)
@@ -407,17 +364,6 @@ def _streamed(
             gap_ptr, lag_ptr, top_ptr, index_ptr, z_ptr, rows, mine, good, d, top, inners, t, beta,
             INDEX,
         )  # fmt: skip
-
-
-@triton.jit
-def _went(x, moved, beta, gamma, NEAR: tl.constexpr):
-    """How far the threshold of a POWER row rose between two values of its unknown."""
-    if NEAR == ALWAYS:
-        return moved - x
-    elif NEAR == NEVER:
-        return (x - moved) * gamma
-    else:
-        return tl.where(beta < NEAR_ONE, moved - x, (x - moved) * gamma)
 
 
 @triton.jit(do_not_specialize=["n", "scanners"])

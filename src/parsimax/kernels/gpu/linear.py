@@ -8,81 +8,72 @@ Backward, either the lists are whole, and both products are sums over supports
 (:mod:`.linear_support`), or there were too many entries for them, and both are matrix products
 (:mod:`.linear_dense`). The number of entries is known on the device only and the host never waits
 for it: kernels of both ways are launched, and those of one leave at once.
+
+A call is some twenty launches, which take the host about as long as they take a fast GPU. So what
+is done with targets and factors is done inside the kernels, and nothing is launched for it.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from . import linear_dense, linear_solve, linear_support
+from . import linear_dense, linear_solve, linear_support, linear_target
+from .entmax import kind_of
+from .newton import NEVER, POWER, SOME
 
-_CHUNK = 1 << 28  # bytes of logits at a time
+_CHUNK = 3 << 27  # bytes of logits at a time
 _LEAST_ROWS = 64
 _BLOCK = 1 << 28  # bytes of dense gradients in logits at a time
 _SPARSE = 256  # lists hold one in so many logits; beyond that dense products are faster
 _LEAST_LIST, _MOST_LIST = 1 << 16, 1 << 23
 _TILE = 256  # what blocks of words are multiples of
 _SPAN = 256  # rows that one program of a weighted sum adds up
-_LANES, _LANE_WARPS, _STAGES = 2048, 8, 3  # of a program that solves a row
+_LANES, _LANE_WARPS, _UNROLL = 1024, 8, 4  # of a program that solves a row
+_REGISTERS = 64  # of its threads, so that four programs share a multiprocessor
+_CANDIDATES = 512  # scores of a row that are solved without reading it again
 _ENTRIES, _GATHER_WARPS = 8, 4  # at a time, in a sum over a list
-_HIDDEN_BLOCK, _WEIGHT_BLOCK = 1024, 512  # elements of a row that one such sum is for
+_HIDDEN_BLOCK, _WEIGHT_BLOCK = 1024, 1024  # elements of a row that one such sum is for
+_FILLERS = 128  # programs that mark what is left of the lists
 
 
 class Lists(NamedTuple):
-    """The supports of all rows: row n has ``counts[n]`` entries from ``starts[n]`` on.
+    """The supports of all rows, and what else the backward needs.
 
-    An entry is a key, word * rows + row, and a probability. ``total`` is how many entries there
-    would be; if that is more than there is room for, some rows have none. ``records`` says how to
-    compute a row's probabilities from its logits.
+    An entry is a key, word * rows + row, and the gradient in that logit but for ``divisor`` and
+    what comes from above. Row n has spans[1, n] entries from spans[0, n] on. ``total`` is how many
+    entries there would be; if that is more than there is room for, some rows have none.
+    ``records`` says how to compute a row's probabilities from its logits.
     """
 
     keys: Tensor
-    probs: Tensor
-    starts: Tensor
-    counts: Tensor
+    grads: Tensor
+    spans: Tensor
     total: Tensor
     records: Tensor
+    divisor: Tensor
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows (N, D) of a layer (V, D), and how the terms of each row's loss count.
+class Rows(NamedTuple):
+    """Rows (N, D) of a layer (V, D), their targets, and how the terms of each row's loss count.
 
-    ``beta`` is alpha - 1 in float32, one value or one a row, and ``alpha`` its value where that is
-    known; ``scale``, ``own`` and ``each`` are float64, and what they multiply is the row's gap, the
-    lag of its target and, if ``smoothed``, the lags of all words, weighted by ``class_weight``.
+    ``alpha`` is a number, or a vector of one value or one a row.
     """
 
     hidden: Tensor
     weight: Tensor
     bias: Tensor | None
-    beta: Tensor
-    alpha: float | None
-    index: Tensor
-    scale: Tensor
-    own: Tensor
-    each: Tensor
+    alpha: float | Tensor
+    target: Tensor
     class_weight: Tensor | None
-    smoothed: bool
-
-    @property
-    def kind(self) -> Any:
-        """Which solver."""
-        if self.alpha is None:
-            return linear_solve.ANY
-        kinds = {1.0: linear_solve.SOFTMAX, 1.5: linear_solve.SQUARE, 2.0: linear_solve.LINEAR}
-        return kinds.get(self.alpha, linear_solve.POWER if self.alpha < 2 else linear_solve.STEEP)
-
-    @property
-    def beta_stride(self) -> int:
-        """How far apart the rows' betas are."""
-        return 1 if len(self.beta) > 1 else 0
+    ignore_index: int
+    smoothing: float
+    reduction: str
 
 
 def capacity(tokens: int, words: int, alpha: float | None) -> int:
@@ -97,115 +88,133 @@ def key_dtype(tokens: int, words: int) -> torch.dtype:
     return torch.int32 if tokens * (words + 1) < 2**31 else torch.int64
 
 
+def empty_lists(tokens: int, words: int, alpha: float | None, like: Tensor) -> Lists:
+    """Lists of the right sizes, ``total`` at 0 and the rest not yet written."""
+    room, new = capacity(tokens, words, alpha), like.new_empty
+    return Lists(
+        new(room, dtype=key_dtype(tokens, words)),
+        new(room, dtype=torch.float32),
+        new((2, tokens), dtype=torch.int32),
+        like.new_zeros((), dtype=torch.int64),
+        new((linear_solve.FIELDS, tokens), dtype=torch.float32),
+        new((), dtype=torch.float64),
+    )
+
+
+def _kind(alpha: float | Tensor) -> tuple[Any, Any, Any]:
+    """(solver, which rows lie near alpha = 1, where alpha comes from)."""
+    if isinstance(alpha, Tensor):
+        source = linear_solve.EACH if len(alpha) > 1 else linear_solve.SHARED
+        return linear_solve.ANY.value, SOME.value, source.value
+    if alpha > 2:
+        return linear_solve.STEEP.value, NEVER.value, linear_solve.GIVEN.value
+    kind, near = kind_of(alpha)
+    return kind, near if kind == POWER.value else NEVER.value, linear_solve.GIVEN.value
+
+
+def _full_at(lists: Lists, alpha: float | Tensor) -> int:
+    """More entries than this make the lists incomplete; those of softmax always are."""
+    return len(lists.keys) or -1
+
+
 # --- forward --------------------------------------------------------------------------------------
 
 
-def solve(rows: Rows, want_change: bool) -> tuple[Tensor, Tensor, Lists]:
-    """(losses, d gap / d alpha or nothing, both float64; lists)."""
-    tokens, words = len(rows.hidden), len(rows.weight)
-    new = rows.hidden.new_empty
-    room = capacity(tokens, words, rows.alpha)
-    values = new(tokens, dtype=torch.float64)
-    change = new(tokens if want_change else 0, dtype=torch.float64)
-    keys = torch.full(
-        (room,), tokens * words, dtype=key_dtype(tokens, words), device=rows.hidden.device
-    )
-    lists = Lists(
-        keys,
-        new(room, dtype=torch.float32),
-        new(tokens, dtype=torch.int64),
-        new(tokens, dtype=torch.int32),
-        # of softmax there are no lists, and they are not whole
-        torch.full((), int(room == 0), dtype=torch.int64, device=rows.hidden.device),
-        new((linear_solve.FIELDS, tokens), dtype=torch.float32),
-    )
-    if tokens == 0:
-        return values, change, lists
+def solve(rows: Rows, want_change: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor, Lists]:
+    """(loss or losses in ``dtype``; d gap / d alpha, weighted, or nothing; lists)."""
     hidden, weight = rows.hidden.contiguous(), rows.weight.contiguous()
-    step = min(_chunk_rows(words), tokens)
-    buffer = new((step, _padded(words)), dtype=torch.float32)
-    with _device(hidden):
-        for start in range(0, tokens, step):
-            stop = min(start + step, tokens)
-            part = buffer[: stop - start, :words]
-            _product(hidden[start:stop], weight, part)
-            _solve_chunk(rows, start, part, values, change, lists, room)
-    return values, change, lists
+    alpha, bias, class_weight = rows.alpha, rows.bias, rows.class_weight
+    tokens, words = len(hidden), len(weight)
+    number = None if isinstance(alpha, Tensor) else alpha
+    lists = empty_lists(tokens, words, number, hidden)
+    keys, grads, spans, total, records, divisor = lists
+    kind, near, source = _kind(alpha)
+    values = hidden.new_empty(tokens, dtype=torch.float64)
+    change = hidden.new_empty(tokens if want_change else 0, dtype=torch.float64)
+    smooth, weighted = rows.smoothing > 0, class_weight is not None
+    class_total = values if class_weight is None or not smooth else class_weight.double().sum()
+    beta = 0.0 if number is None else number - 1
+    alphas = alpha if isinstance(alpha, Tensor) else values
+    room = _full_at(lists, alpha)
+    block = min(_LANES, triton.next_power_of_2(words))
+    warps = _LANE_WARPS if block >= 1024 else 4
+    options = {
+        "KIND": kind, "NEAR": near, "ALPHAS": source, "BIAS": bias is not None, "SMOOTH": smooth,
+        "WEIGHTED": weighted, "CHANGE": want_change, "LIST": room > 0,
+        "BITS": (words // block).bit_length(), "BLOCK": block, "MOST": _CANDIDATES,
+        "UNROLL": _UNROLL,
+        "num_warps": warps, "maxnreg": _REGISTERS,
+    }  # fmt: skip
+    step = min(_chunk_rows(tokens, words), tokens)
+    with _on(hidden):
+        if tokens > 0:
+            buffer = hidden.new_empty((step, _padded(words)), dtype=torch.float32)
+            scratch = hidden.new_empty((step, _CANDIDATES), dtype=torch.int32)
+            stride = buffer.stride(0)
+            logits = buffer[:, :words]
+            columns = weight.t()
+            for first in range(0, tokens, step):
+                count = min(step, tokens - first)
+                part = logits if count == step else logits[:count]
+                _product(hidden[first : first + count], columns, part)
+                linear_solve.solve_kernel[(count,)](
+                    buffer, stride, _or(bias, values), alphas, beta,
+                    rows.target, _or(class_weight, values), class_total, rows.smoothing,
+                    scratch, values, change, records, spans, keys, grads, total,
+                    first, tokens, words, room, rows.ignore_index, **options,
+                )  # fmt: skip
+        reduced = rows.reduction != "none"
+        out = hidden.new_empty((), dtype=dtype) if reduced else values.to(dtype)
+        fillers = _FILLERS if room > 0 else 0
+        linear_target.finish_kernel[(1 + fillers,)](
+            out, divisor, values, rows.target, _or(class_weight, values), keys, total,
+            tokens, words, room, rows.ignore_index, 1 + fillers,
+            TOTAL=reduced, MEAN=rows.reduction == "mean", WEIGHTED=weighted, LIST=room > 0,
+            BLOCK=1024,
+        )  # fmt: skip
+    return out, change, lists
 
 
-def _chunk_rows(words: int) -> int:
-    rows = _CHUNK // (4 * _padded(words))
-    return max(_LEAST_ROWS, rows // 128 * 128 if rows >= 128 else rows)
+def _chunk_rows(tokens: int, words: int) -> int:
+    """As few chunks as there is room for, of about the same size: thin products are slow."""
+    rows = max(_CHUNK // (4 * _padded(words)), _LEAST_ROWS)
+    if rows < 128:
+        return rows
+    chunks = triton.cdiv(tokens, rows // 128 * 128)
+    return int(triton.cdiv(triton.cdiv(tokens, max(chunks, 1)), 128) * 128)
 
 
 def _padded(words: int) -> int:
-    """So that rows begin at multiples of 16 bytes."""
-    return -(-words // 4) * 4
+    """So that rows begin where Triton may read several numbers at once."""
+    return -(-words // 16) * 16
 
 
-def _product(hidden: Tensor, weight: Tensor, out: Tensor) -> None:
-    """``out = hidden @ weight.T`` in float32; half precision is multiplied exactly."""
+def _product(hidden: Tensor, columns: Tensor, out: Tensor) -> None:
+    """``out = hidden @ columns`` in float32; half precision is multiplied exactly."""
     if hidden.dtype == torch.float32:
-        torch.mm(hidden, weight.t(), out=out)
+        torch.mm(hidden, columns, out=out)
     elif hidden.is_cuda:
-        torch.mm(hidden, weight.t(), out_dtype=torch.float32, out=out)
+        torch.mm(hidden, columns, out_dtype=torch.float32, out=out)
     else:
-        torch.mm(hidden.float(), weight.float().t(), out=out)
-
-
-def _solve_chunk(
-    rows: Rows, start: int, z: Tensor, values: Tensor, change: Tensor, lists: Lists, room: int
-) -> None:
-    nothing = values  # in place of a tensor that is not there
-    block = min(_LANES, triton.next_power_of_2(z.shape[1]))
-    linear_solve.solve_kernel[(len(z),)](
-        z, z.stride(0), rows.bias if rows.bias is not None else nothing,
-        rows.beta, rows.beta_stride, rows.index, rows.scale, rows.own, rows.each,
-        rows.class_weight if rows.class_weight is not None else nothing,
-        values, change, lists.records, lists.starts, lists.counts,
-        lists.keys, lists.probs, lists.total,
-        start, len(rows.hidden), z.shape[1], room,
-        KIND=rows.kind,
-        BIAS=rows.bias is not None,
-        SMOOTH=rows.smoothed,
-        WEIGHTED=rows.class_weight is not None,
-        CHANGE=change.numel() > 0,
-        LIST=room > 0,
-        BLOCK=block,
-        STAGES=_STAGES,
-        num_warps=_LANE_WARPS if block >= 1024 else 4,
-    )  # fmt: skip
+        torch.mm(hidden.float(), columns.float(), out=out)
 
 
 # --- backward -------------------------------------------------------------------------------------
 
 
-def pull_back(
-    rows: Rows, lists: Lists, want_hidden: bool, want_weight: bool, want_bias: bool
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients in hidden, weight and bias, in their dtypes; None where not wanted."""
-    hidden, weight = rows.hidden.contiguous(), rows.weight.contiguous()
-    out_hidden = torch.empty_like(hidden) if want_hidden else None
-    out_weight = torch.empty_like(weight) if want_weight else None
-    out_bias = weight.new_empty(len(weight)) if want_bias else None
-    outs = (out_hidden, out_weight, out_bias)
-    if len(hidden) == 0:
-        for out in outs:
-            if out is not None:
-                out.zero_()
-        return outs
-    with _device(hidden):
-        shared = _rank_one(rows, hidden, weight, want_hidden)
-        if len(lists.keys) > 0:
-            _sparse_products(rows, hidden, weight, lists, shared, outs)
-        if len(lists.keys) < len(hidden) * (len(weight) + 1):
-            _dense_products(rows, hidden, weight, lists, shared, outs)
-    return outs
+class _Above(NamedTuple):
+    """What multiplies the rows' gradients: one number a row or one for all, over the divisor."""
+
+    grads: Tensor
+    stride: int
+    divisor: Tensor
+    mean: bool
 
 
 class _Shared(NamedTuple):
     """What smoothing takes off: each_n W'w from row n, w_c sum(each h) from word c."""
 
+    each: Tensor
     hidden: Tensor
     weight: Tensor
     bias: Tensor
@@ -214,13 +223,44 @@ class _Shared(NamedTuple):
 _Outs = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
-def _rank_one(rows: Rows, hidden: Tensor, weight: Tensor, want_hidden: bool) -> _Shared:
-    if not rows.smoothed:
-        return _Shared(rows.each, rows.each, rows.each)
+def pull_back(
+    rows: Rows, lists: Lists, g: Tensor, want_hidden: bool, want_weight: bool, want_bias: bool
+) -> _Outs:
+    """Gradients in hidden, weight and bias, in their dtypes; None where not wanted."""
+    rows = rows._replace(hidden=rows.hidden.contiguous(), weight=rows.weight.contiguous())
+    hidden, weight = rows.hidden, rows.weight
+    outs = (
+        torch.empty_like(hidden) if want_hidden else None,
+        torch.empty_like(weight) if want_weight else None,
+        weight.new_empty(len(weight)) if want_bias else None,
+    )
+    if len(hidden) == 0:
+        for out in outs:
+            if out is not None:
+                out.zero_()
+        return outs
+    stride = g.stride(0) if g.ndim > 0 and len(hidden) > 1 else 0
+    above = _Above(g, stride, lists.divisor, rows.reduction == "mean")
+    with _on(hidden):
+        shared = _rank_one(rows, lists, above, want_hidden)
+        if len(lists.keys) > 0:
+            _sparse_products(rows, lists, above, shared, outs)
+        if len(lists.keys) < len(hidden) * (len(weight) + 1):
+            _dense_products(rows, lists, above, shared, outs)
+    return outs
+
+
+def _rank_one(rows: Rows, lists: Lists, above: _Above, want_hidden: bool) -> _Shared:
+    nothing = lists.records
+    if rows.smoothing == 0:
+        return _Shared(nothing, nothing, nothing, nothing)
+    factor = above.grads.double() / lists.divisor if above.mean else above.grads.double()
+    each = (lists.records[5] * factor).float()
     return _Shared(
-        _weighted_sum(rows.class_weight, weight) if want_hidden else rows.each,
-        _weighted_sum(rows.each, hidden),
-        rows.each.sum().float(),
+        each,
+        _weighted_sum(rows.class_weight, rows.weight) if want_hidden else nothing,
+        _weighted_sum(each, rows.hidden),
+        each.sum(),
     )
 
 
@@ -237,53 +277,56 @@ def _weighted_sum(factors: Tensor | None, x: Tensor) -> Tensor:
     return out.sum(0)
 
 
-def _sparse_products(
-    rows: Rows, hidden: Tensor, weight: Tensor, lists: Lists, shared: _Shared, outs: _Outs
-) -> None:
+def _sparse_products(rows: Rows, lists: Lists, above: _Above, shared: _Shared, outs: _Outs) -> None:
     out_hidden, out_weight, out_bias = outs
+    hidden, weight, smooth = rows.hidden, rows.weight, rows.smoothing > 0
     tokens, words, size, room = len(hidden), len(weight), hidden.shape[1], len(lists.keys)
-    block = min(_HIDDEN_BLOCK, triton.next_power_of_2(size))
     if out_hidden is not None:
+        block = min(_HIDDEN_BLOCK, triton.next_power_of_2(size))
         linear_support.hidden_kernel[(tokens, triton.cdiv(size, block))](
-            out_hidden, weight, lists.keys, lists.probs, lists.starts, lists.counts, lists.total,
-            rows.index, rows.scale, rows.own, rows.each, shared.hidden,
+            out_hidden, weight, lists.keys, lists.grads, lists.spans, lists.total,
+            above.grads, above.stride, above.divisor, shared.each, shared.hidden,
             tokens, size, room,
-            SMOOTH=rows.smoothed, ENTRIES=_ENTRIES, BLOCK=block, num_warps=_GATHER_WARPS,
+            MEAN=above.mean, SMOOTH=smooth, ENTRIES=_ENTRIES, BLOCK=block, num_warps=_GATHER_WARPS,
         )  # fmt: skip
     if out_weight is None and out_bias is None:
         return
     keys, order = torch.sort(lists.keys)
-    edges = torch.arange(words + 1, dtype=keys.dtype, device=keys.device) * tokens
+    edges = torch.arange(0, words * tokens + 1, tokens, dtype=keys.dtype, device=keys.device)
     edges = torch.searchsorted(keys, edges, out_int32=True)
     block = min(_WEIGHT_BLOCK, triton.next_power_of_2(size))
     across = triton.cdiv(size, block) if out_weight is not None else 1
     linear_support.weight_kernel[(words, across)](
         _or(out_weight, hidden), _or(out_bias, hidden), hidden,
-        keys, order, lists.probs, edges, lists.total,
-        rows.index, rows.scale, rows.own, _or(rows.class_weight, hidden),
-        shared.weight, shared.bias, tokens, size, room,
+        keys, order, lists.grads, edges, lists.total,
+        above.grads, above.stride, above.divisor,
+        _or(rows.class_weight, hidden), shared.weight, shared.bias, tokens, size, room,
+        MEAN=above.mean, EACH=above.stride > 0,
         WEIGHT=out_weight is not None, BIAS=out_bias is not None,
-        SMOOTH=rows.smoothed, WEIGHTED=rows.class_weight is not None,
+        SMOOTH=smooth, WEIGHTED=rows.class_weight is not None,
         ENTRIES=_ENTRIES, BLOCK=block, num_warps=_GATHER_WARPS,
     )  # fmt: skip
 
 
-def _dense_products(
-    rows: Rows, hidden: Tensor, weight: Tensor, lists: Lists, shared: _Shared, outs: _Outs
-) -> None:
+def _dense_products(rows: Rows, lists: Lists, above: _Above, shared: _Shared, outs: _Outs) -> None:
     out_hidden, out_weight, out_bias = outs
-    tokens, words, size, room = len(hidden), len(weight), hidden.shape[1], len(lists.keys)
-    unit = torch.maximum(rows.scale.abs(), rows.own.abs())
-    unit_max = unit.amax()
-    share = torch.where(unit == 0, 0.0, unit / unit_max).float().unsqueeze(-1)
-    scaled = torch.where(share == 0, 0.0, hidden * share).to(hidden.dtype)
-    unit, unit_max = unit.float(), unit_max.float()
+    hidden, weight, alpha, smooth = rows.hidden, rows.weight, rows.alpha, rows.smoothing > 0
+    tokens, words, size = len(hidden), len(weight), hidden.shape[1]
+    room, total, programs = _full_at(lists, alpha), lists.total, _programs(hidden.device)
+    scaled = torch.empty_like(hidden)
+    units = hidden.new_empty(tokens + 1, dtype=torch.float32)  # the last is their largest
+    linear_dense.scale_kernel[(programs,)](
+        scaled, units, hidden, lists.records, above.grads, above.stride, above.divisor,
+        total, tokens, size, room, programs,
+        MEAN=above.mean, ROWS=4, COLUMNS=min(1024, triton.next_power_of_2(size)), BLOCK=1024,
+    )  # fmt: skip
     width = _block_words(tokens, words, hidden.element_size())
     g = hidden.new_empty((tokens, width))
     sums = hidden.new_empty((tokens, size) if out_hidden is not None else 0, dtype=torch.float32)
-    programs = _programs(hidden)
+    kind, near, source = _kind(alpha)
+    beta = 0.0 if isinstance(alpha, Tensor) else alpha - 1
+    alphas = alpha if isinstance(alpha, Tensor) else units
     narrow, tiles = _tiles(hidden, 128), _tiles(hidden, 256)
-    common = (tokens, words, size)
     # tiles that fit need no masks
     even_size = size % narrow["DEPTH"] == 0
     even_across = size % tiles["COLUMNS"] == 0
@@ -291,33 +334,32 @@ def _dense_products(
     for first in range(0, words, width):
         last = first + width >= words
         even_words = even_across and first + width <= words
+        place = (tokens, words, size, first, width, room, programs)
         linear_dense.logits_kernel[(programs,)](
-            g, hidden, weight, _or(rows.bias, hidden), rows.beta, rows.beta_stride, lists.records,
-            rows.index, rows.scale, rows.own, unit, lists.total,
-            *common, first, width, room, programs,
-            KIND=rows.kind, HAS_BIAS=rows.bias is not None, EVEN=even_size, **narrow,
+            g, hidden, weight, _or(rows.bias, hidden), alphas, beta, lists.records, rows.target,
+            total, *place,
+            KIND=kind, NEAR=near, ALPHAS=source,
+            HAS_BIAS=rows.bias is not None, EVEN=even_size, **narrow,
         )  # fmt: skip
         if out_weight is not None or out_bias is not None:
             linear_dense.weight_product_kernel[(programs,)](
-                _or(out_weight, hidden), _or(out_bias, hidden), g, scaled, unit, unit_max,
-                _or(rows.class_weight, hidden), shared.weight, shared.bias, lists.total,
-                *common, first, width, room, programs,
+                _or(out_weight, hidden), _or(out_bias, hidden), g, scaled, units,
+                _or(rows.class_weight, hidden), shared.weight, shared.bias, total, *place,
                 WEIGHT=out_weight is not None, BIAS=out_bias is not None,
-                SMOOTH=rows.smoothed, WEIGHTED=rows.class_weight is not None,
+                SMOOTH=smooth, WEIGHTED=rows.class_weight is not None,
                 EVEN=even_tokens, **tiles,
             )  # fmt: skip
         if out_hidden is not None:
             linear_dense.hidden_product_kernel[(programs,)](
-                out_hidden, sums, g, weight, unit, rows.each, shared.hidden, lists.total,
-                *common, first, width, room, programs,
-                FIRST=first == 0, LAST=last, SMOOTH=rows.smoothed, EVEN=even_words, **tiles,
+                out_hidden, sums, g, weight, units, shared.each, shared.hidden, total, *place,
+                FIRST=first == 0, LAST=last, SMOOTH=smooth, EVEN=even_words, **tiles,
             )  # fmt: skip
 
 
 def _block_words(tokens: int, words: int, itemsize: int) -> int:
     """A multiple of the tiles' sides."""
     most = max(_BLOCK // (tokens * itemsize) // _TILE, 1)
-    return min(most, -(-words // _TILE)) * _TILE
+    return int(min(most, -(-words // _TILE)) * _TILE)
 
 
 def _tiles(x: Tensor, columns: int) -> dict[str, Any]:
@@ -334,11 +376,12 @@ def _tiles(x: Tensor, columns: int) -> dict[str, Any]:
     }
 
 
-def _programs(x: Tensor) -> int:
+@cache
+def _programs(device: torch.device) -> int:
     """One a multiprocessor: each goes on to the next tile by itself."""
-    if not x.is_cuda:
+    if device.type != "cuda":
         return 2
-    return int(torch.cuda.get_device_properties(x.device).multi_processor_count)
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _or(x: Tensor | None, other: Tensor) -> Tensor:
@@ -346,5 +389,8 @@ def _or(x: Tensor | None, other: Tensor) -> Tensor:
     return other if x is None else x
 
 
-def _device(x: Tensor) -> AbstractContextManager[Any]:
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+def _on(x: Tensor) -> AbstractContextManager[Any]:
+    """Kernels are launched on the current GPU, which need not be the one that holds ``x``."""
+    if not x.is_cuda or x.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)

@@ -7,14 +7,66 @@ buffer of the weight's size is needed to add it up; the rows' gradient is added 
 Every kernel first asks whether the lists of :mod:`.linear_support` are whole, and if so leaves at
 once: who computes is decided on the device, without the host's knowing.
 
-Gradients in logits are stored divided by the row's ``unit``, its largest factor, so that those of a
-mean over many rows do not underflow in float16. ``scaled`` holds the rows times unit / unit_max.
+Gradients in logits are stored divided by the larger of the row's ``scale`` and ``own``, so that
+those of a mean over many rows do not underflow in float16. What they were divided by, times what
+comes from above, is the row's ``unit``, and ``scaled`` holds the rows times unit / unit_max.
 """
+
+from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from .linear_solve import probabilities
+from .approx import rounded
+from .linear_solve import STEEP, read_beta, weights
+from .linear_target import upstream
+from .newton import any_near, relative
+
+
+@triton.jit
+def _field(records, field, n, tokens, mask):
+    return tl.load(records + field * tokens + n, mask=mask, other=0.0)
+
+
+@triton.jit
+def _units(records, above, stride, divisor, n, tokens, mask, MEAN: tl.constexpr):
+    scale = _field(records, 3, n, tokens, mask)
+    own = _field(records, 4, n, tokens, mask)
+    largest = tl.maximum(tl.abs(scale), tl.abs(own))
+    factor = upstream(above, tl.where(mask, n, 0), stride, divisor, MEAN)
+    return tl.where(largest == 0.0, 0.0, largest * factor)
+
+
+@triton.jit
+def scale_kernel(
+    scaled, units, hidden, records, above, stride, divisor, total,
+    tokens, size, capacity, programs,
+    MEAN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The rows' units with the largest of them at the end, and the rows scaled by them."""
+    tokens_here = tl.where(tl.load(total) > capacity, tokens, 0)
+    largest = tl.zeros([BLOCK], tl.float32)
+    for k in range(0, tokens_here, BLOCK):
+        n = k + tl.arange(0, BLOCK)
+        unit = _units(records, above, stride, divisor, n, tokens, n < tokens, MEAN)
+        largest = tl.maximum(largest, tl.where(n < tokens, tl.abs(unit), 0.0))
+    top = tl.max(largest, 0)
+    if (tl.program_id(0) == 0) & (tokens_here > 0):
+        tl.store(units + tokens, top)
+    for tile in range(tl.program_id(0), tl.cdiv(tokens_here, ROWS), programs):
+        n = tile * ROWS + tl.arange(0, ROWS)
+        n_in = n < tokens
+        unit = _units(records, above, stride, divisor, n, tokens, n_in, MEAN)
+        tl.store(units + n, unit, mask=n_in)
+        share = tl.where(unit == 0.0, 0.0, unit / top)[:, None]
+        for k in range(0, size, COLUMNS):
+            at = k + tl.arange(0, COLUMNS)
+            place = n.to(tl.int64)[:, None] * size + at[None, :]
+            mask = n_in[:, None] & (at < size)[None, :]
+            h = tl.load(hidden + place, mask=mask, other=0.0).to(tl.float32)
+            # a row that does not count may hold anything
+            h = tl.where(share == 0.0, 0.0, h * share)
+            tl.store(scaled + place, rounded(h, scaled.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -35,10 +87,10 @@ def _dot(a, b, acc, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
 
 @triton.jit
 def logits_kernel(
-    out, hidden, weight, bias, betas, beta_stride, records,
-    index, scales, owns, units, total,
+    out, hidden, weight, bias, alphas, beta, records, targets, total,
     tokens, words, size, first_word, block_words, capacity, programs,
-    KIND: tl.constexpr, HAS_BIAS: tl.constexpr, EVEN: tl.constexpr,
+    KIND: tl.constexpr, NEAR: tl.constexpr, ALPHAS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, EVEN: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
@@ -68,30 +120,39 @@ def logits_kernel(
         n_in, c_in = n < tokens, c < words
         if HAS_BIAS:
             acc += tl.load(bias + c, mask=c_in, other=0.0).to(tl.float32)[None, :]
+        betas = tl.zeros([ROWS], tl.float32) + read_beta(alphas, beta, n, n_in, ALPHAS)
+        betas = tl.where((betas >= 0.0) & (betas < float("inf")), betas, 0.5)
+        gammas = 1.0 / tl.maximum(betas, 1e-30)
+        e = tl.zeros([ROWS], tl.float32)
+        low = e
+        bar = e
+        if KIND >= STEEP:
+            e = _field(records, 6, n, tokens, n_in)
+            low = _field(records, 7, n, tokens, n_in)
+            bar = _field(records, 8, n, tokens, n_in)
+        q = weights(
+            relative(acc, _field(records, 0, n, tokens, n_in)[:, None], KIND),
+            _field(records, 1, n, tokens, n_in)[:, None],
+            e[:, None], low[:, None], bar[:, None], betas[:, None], gammas[:, None],
+            any_near(betas, NEAR), KIND, NEAR,
+        )  # fmt: skip
         # a row without a unit gets no gradient, whatever it holds
-        unit = tl.load(units + n, mask=n_in, other=0.0)
+        scale = _field(records, 3, n, tokens, n_in)
+        own = _field(records, 4, n, tokens, n_in)
+        unit = tl.maximum(tl.abs(scale), tl.abs(own))
         factor = tl.where(unit == 0.0, 0.0, 1.0 / unit)
-        scale = tl.load(scales + n, mask=n_in, other=0.0).to(tl.float32) * factor
-        own = tl.load(owns + n, mask=n_in, other=0.0).to(tl.float32) * factor
-        target = tl.load(index + n, mask=n_in, other=-1)
-        beta = tl.maximum(tl.load(betas + n * beta_stride, mask=n_in, other=1.0), 1e-20)[:, None]
-        top = tl.load(records + n, mask=n_in, other=0.0)[:, None]
-        low_at = tl.load(records + tokens + n, mask=n_in, other=0.0)[:, None]
-        e = tl.load(records + 2 * tokens + n, mask=n_in, other=1.0)[:, None]
-        low = tl.load(records + 3 * tokens + n, mask=n_in, other=0.0)[:, None]
-        bar = tl.load(records + 4 * tokens + n, mask=n_in, other=0.0)[:, None]
-        inv = tl.load(records + 5 * tokens + n, mask=n_in, other=0.0)[:, None]
-        p = probabilities(acc - top, low_at, e, low, bar, inv, beta, KIND)
-        g = scale[:, None] * p - tl.where(target[:, None] == c[None, :], own[:, None], 0.0)
-        g = tl.where((unit == 0.0)[:, None], 0.0, g)
-        g = tl.where(c_in[None, :], g, 0.0)
+        scale *= factor * _field(records, 2, n, tokens, n_in)
+        target = tl.load(targets + n, mask=n_in, other=-1)
+        g = scale[:, None] * q
+        g -= tl.where(target[:, None] == c[None, :], (own * factor)[:, None], 0.0)
+        g = tl.where((unit == 0.0)[:, None] | (c_in == 0)[None, :], 0.0, g)
         place = n.to(tl.int64)[:, None] * block_words + local[None, :]
-        tl.store(out + place, g.to(out.dtype.element_ty), mask=n_in[:, None])
+        tl.store(out + place, rounded(g, out.dtype.element_ty), mask=n_in[:, None])
 
 
 @triton.jit
 def weight_product_kernel(
-    out, out_bias, g, scaled, units, unit_max, class_weight, shared, shared_bias, total,
+    out, out_bias, g, scaled, units, class_weight, shared, shared_bias, total,
     tokens, words, size, first_word, block_words, capacity, programs,
     WEIGHT: tl.constexpr, BIAS: tl.constexpr, SMOOTH: tl.constexpr, WEIGHTED: tl.constexpr,
     EVEN: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
@@ -134,17 +195,17 @@ def weight_product_kernel(
         if WEIGHTED:
             w = tl.load(class_weight + c, mask=c_in, other=0.0).to(tl.float32)
         if WEIGHT:
-            acc *= tl.load(unit_max)
+            acc *= tl.load(units + tokens)
             if SMOOTH:
                 acc -= w[:, None] * tl.load(shared + d, mask=d < size, other=0.0)[None, :]
             place = c.to(tl.int64)[:, None] * size + d[None, :]
             mask = c_in[:, None] & (d < size)[None, :]
-            tl.store(out + place, acc.to(out.dtype.element_ty), mask=mask)
+            tl.store(out + place, rounded(acc, out.dtype.element_ty), mask=mask)
         if BIAS:
             if SMOOTH:
                 acc_bias -= w * tl.load(shared_bias)
             mine = c < tl.where(j == 0, words, 0)
-            tl.store(out_bias + c, acc_bias.to(out_bias.dtype.element_ty), mask=mine)
+            tl.store(out_bias + c, rounded(acc_bias, out_bias.dtype.element_ty), mask=mine)
 
 
 @triton.jit
@@ -185,9 +246,9 @@ def hidden_product_kernel(
         if LAST:
             acc *= tl.load(units + n, mask=n_in, other=0.0)[:, None]
             if SMOOTH:
-                each = tl.load(eaches + n, mask=n_in, other=0.0).to(tl.float32)
+                each = tl.load(eaches + n, mask=n_in, other=0.0)
                 common = tl.load(shared + d, mask=d < size, other=0.0)
                 acc -= tl.where(each[:, None] == 0.0, 0.0, each[:, None] * common[None, :])
-            tl.store(out + place, acc.to(out.dtype.element_ty), mask=mask)
+            tl.store(out + place, rounded(acc, out.dtype.element_ty), mask=mask)
         else:
             tl.store(sums + place, acc, mask=mask)

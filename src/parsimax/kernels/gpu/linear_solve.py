@@ -1,272 +1,193 @@
 """Thresholds, losses and supports of rows of logits: one program a row.
 
-With y = z - max(z) and beta = alpha - 1, every probability is written
+A row is read once if its support is small. On the way every lane of the program keeps the three
+largest scores it has met, and how large the fourth was. The lanes' largest give a threshold that is
+never too high, since scores are missing and none was invented; the few scores above it are the
+candidates, on which the row is solved. Where no fourth score reaches the threshold that they give,
+nothing is missing. Otherwise the solver goes on over the whole row, which is read in turns from
+either end, since what was read last is still in the cache.
 
-    p = inv (beta (y - c) + e)^(1/beta)     where y >= bar, and 0 below,
-
-which is what the row's record (top, c, e, low, bar, inv) is for, with top = max(z). Up to alpha = 2
-e is 1 and c = t (docs/derivations.md); at 3/2 and 2 e is 0 and c the threshold; above 2 c is the
-lowest score that receives any mass, low its probability and e = low^beta. ``inv`` divides by what p
-sums to.
-
-A row is read once if its support is small. On the way every lane of the program keeps the two
-largest scores it has seen, where they stood, and how large the third was. The lanes' scores give a
-threshold that is never too high, since scores are missing and none was invented; where no third
-score reaches it, nothing is missing. Otherwise the solver goes on over the whole row.
+What :func:`weights` needs to compute a row's probabilities from its logits once more is the row's
+record: the largest logit, the threshold as :mod:`.newton` has it or the lowest score of the support
+for alpha above 2, a factor that makes p sum to one, and how the terms of the loss count.
 """
+
+from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-SOFTMAX = tl.constexpr(0)
-SQUARE = tl.constexpr(1)  # alpha = 3/2
-LINEAR = tl.constexpr(2)  # alpha = 2
-POWER = tl.constexpr(3)  # alpha between 1 and 2
+from .approx import exp2
+from .linear_row import largest, largest_four, load, place, slack
+from .linear_steep import descend, power
+from .linear_target import read_target, row_factors
+from .newton import (
+    ENTMAX15,
+    POWER,
+    SOFTMAX,
+    TRIES,
+    any_near,
+    climb,
+    lowest,
+    move,
+    newton,
+    relative,
+    settle,
+    start,
+    step_on_support,
+    terms,
+    threshold,
+    went,
+)
+from .reductions import maximum, sum2, sum3
+
+# Kinds of rows beside those of newton.py
 STEEP = tl.constexpr(4)  # alpha above 2
 ANY = tl.constexpr(5)  # alpha differs from row to row
-# what the solver for alpha above 2 sums over a row
-_BELOW = tl.constexpr(6)
-_LOWEST = tl.constexpr(7)
 
-FIELDS = 6  # of a row's record
+# Where a row's alpha comes from
+GIVEN = tl.constexpr(0)
+SHARED = tl.constexpr(1)
+EACH = tl.constexpr(2)
+
+FIELDS = 9  # of a record: top, c, inv, scale, own, each, and for alpha above 2 e, low, bar
 _INF = tl.constexpr(float("inf"))
-_LOG2_E = tl.constexpr(1.4426950408889634)
-_LN_2 = tl.constexpr(0.6931471805599453)
-_TINY = tl.constexpr(1e-30)
-_MOST = tl.constexpr(200)  # steps of a solver: a net, not what stops it
+_LOG2E = tl.constexpr(1.4426950408889634)
+_LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def _add(a0, a1, a2, b0, b1, b2):
-    return a0 + b0, a1 + b1, a2 + b2
+def read_beta(alphas, value, n, mask, ALPHAS: tl.constexpr):
+    """alpha - 1: ``value``, or the difference of a tensor's, taken before it is rounded."""
+    if ALPHAS == GIVEN:
+        return value
+    elif ALPHAS == SHARED:
+        return (tl.load(alphas) - 1.0).to(tl.float32)
+    else:
+        return (tl.load(alphas + n, mask=mask, other=2.0) - 1.0).to(tl.float32)
 
 
 @triton.jit
-def log2_of(v, w, e):
-    """log2(w) for w = v + e; through the series of log1p where e is 1 and v small."""
-    s = v / (2.0 + v)
-    q = s * s
-    series = 1.0 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9 + q * (1 / 11)))))
-    near = 2.0 * _LOG2_E * s * series
-    return tl.where(v > tl.where(e == 1.0, -0.3, _INF), near, tl.log2(tl.maximum(w, _TINY)))
-
-
-@triton.jit
-def probabilities(y, c, e, low, bar, inv, beta, KIND: tl.constexpr):
-    """p of scores relative to the row's largest, from its record."""
+def weights(y, c, e, low, bar, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexpr):
+    """p before it is scaled to one, from what :func:`.newton.relative` makes of the scores."""
     if KIND == SOFTMAX:
-        p = tl.exp2((y - c) * _LOG2_E)
-    elif KIND == LINEAR:
-        p = y - c
-    elif KIND == SQUARE:
-        p = 0.25 * (y - c) * (y - c)
+        return exp2((y - c) * _LOG2E)
+    elif KIND == STEEP:
+        return power(y, c, e, low, bar, beta)
+    elif KIND == ANY:
+        q, _slope = terms(y, c, beta, gamma, near, POWER, NEAR)
+        return tl.where(beta > 1.0, power(y, c, e, low, bar, beta), q)
     else:
-        v = beta * (y - c)
-        p = tl.exp2(log2_of(v, v + e, e) / beta)
-        p = tl.where(v <= tl.where(e == 1.0, -_INF, 0.0), low, p)  # e may have underflowed
-    p = tl.where(y >= bar, p * inv, 0.0)
-    return tl.where(inv == inv, p, inv)  # a broken row is NaN everywhere
+        q, _slope = terms(y, c, beta, gamma, near, KIND, NEAR)
+        return q
 
 
 @triton.jit
-def _terms(y, c, e, low, beta, KIND: tl.constexpr):
-    """What a solver adds up at a trial c."""
-    if KIND == SOFTMAX:
-        p = tl.exp2((y - c) * _LOG2_E)
-        return p, p, p
-    elif KIND == LINEAR:
-        v = tl.maximum(y - c, 0.0)
-        inside = tl.where(v > 0.0, 1.0, 0.0)
-        return v, inside, inside
-    elif KIND == SQUARE:
-        v = tl.maximum(y - c, 0.0)
-        return v * v, v, tl.where(v > 0.0, 1.0, 0.0)
-    elif KIND == POWER:
-        v = beta * (y - c)
-        w = v + 1.0
-        log_p = log2_of(v, w, 1.0) / beta
-        inside = w > 0.0
-        p = tl.where(inside, tl.exp2(log_p), 0.0)
-        slope = tl.where(inside, tl.exp2(log_p * (1.0 - beta)), 0.0)
-        return p, slope, slope
-    elif KIND == _BELOW:
-        v = beta * (y - c)
-        p = tl.where(v > 0.0, tl.exp2(tl.log2(tl.maximum(v, _TINY)) / beta), 0.0)
-        return p, p, p
-    else:
-        v = beta * (y - c)
-        log_p = tl.where(v > 0.0, tl.log2(tl.maximum(v + e, _TINY)) / beta, tl.log2(low))
-        inside = v >= 0.0
-        p = tl.where(inside, tl.exp2(log_p), 0.0)
-        slope = tl.where(inside, tl.exp2((beta - 1.0) * (tl.log2(low) - log_p)), 0.0)
-        return p, slope, tl.where(inside, 1.0, 0.0)
-
-
-@triton.jit
-def load(row, bias, k, lanes, width, BIAS: tl.constexpr):
-    """A tile of logits; NaN becomes inf, which is above every maximum."""
-    at = k + lanes
-    x = tl.load(row + at, mask=at < width, other=-_INF)
-    if BIAS:
-        x += tl.load(bias + at, mask=at < width, other=0.0).to(tl.float32)
-    return tl.where(x == x, x, _INF)
-
-
-@triton.jit
-def _sums(
-    first, second, row, bias, width, top, c, e, low, beta,
-    KIND: tl.constexpr, SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+def _candidates(
+    scratch, row, bias, first, second, third, low_score, top, width,
+    BIAS: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """Three sums at a trial c: over the whole row, or over what the lanes have kept."""
-    if SWEEP:
-        lanes = tl.arange(0, BLOCK)
-        a = tl.zeros([BLOCK], tl.float32)
-        b = tl.zeros([BLOCK], tl.float32)
-        d = tl.zeros([BLOCK], tl.float32)
-        for k in range(0, width, BLOCK):
-            y = load(row, bias, k, lanes, width, BIAS) - top
-            one, two, three = _terms(y, c, e, low, beta, KIND)
-            a += one
-            b += two
-            d += three
-    else:
-        a, b, d = _terms(first, c, e, low, beta, KIND)
-        one, two, three = _terms(second, c, e, low, beta, KIND)
-        a += one
-        b += two
-        d += three
-    return tl.reduce((a, b, d), 0, _add)
+    """(scores from ``low_score`` up with all their digits, their columns, how many there are).
+
+    From where they are, spread over the lanes, they are moved together by way of memory: what
+    follows then takes few registers. If there are more than ``MOST``, the others are missing.
+    """
+    in1 = tl.where(first - top >= low_score, 1, 0)
+    in2 = tl.where(second - top >= low_score, 1, 0)
+    in3 = tl.where(third - top >= low_score, 1, 0)
+    here = in1 + in2 + in3
+    slot = tl.cumsum(here, 0) - here
+    count = tl.sum(here, 0)
+    tl.store(scratch + slot, place(first, BITS, BLOCK), mask=(in1 > 0) & (slot < MOST))
+    slot += in1
+    tl.store(scratch + slot, place(second, BITS, BLOCK), mask=(in2 > 0) & (slot < MOST))
+    slot += in2
+    tl.store(scratch + slot, place(third, BITS, BLOCK), mask=(in3 > 0) & (slot < MOST))
+    tl.debug_barrier()
+    mine = tl.arange(0, MOST)
+    at = tl.load(scratch + mine, mask=mine < count, other=0)
+    return load(row, bias, at, tl.where(mine < count, width, 0), BIAS), at, count
 
 
 @triton.jit
-def _next_above(
-    first, second, row, bias, width, top, c,
-    SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+def _sweep(
+    row, bias, width, backwards, top, x, beta, gamma, near,
+    KIND: tl.constexpr, NEAR: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """The lowest score above c."""
-    if SWEEP:
-        lanes = tl.arange(0, BLOCK)
-        found = tl.full([BLOCK], 0.0, tl.float32)
-        for k in range(0, width, BLOCK):
-            y = load(row, bias, k, lanes, width, BIAS) - top
-            found = tl.minimum(found, tl.where(y > c, y, 0.0))
-    else:
-        found = tl.minimum(tl.where(first > c, first, 0.0), tl.where(second > c, second, 0.0))
-    return tl.min(found, 0)
+    """(sum of q, of its slopes, size of the support, sum of q y) over the whole row."""
+    lanes = tl.arange(0, BLOCK)[None, :]
+    total = tl.zeros([1, BLOCK], tl.float32)
+    slopes = tl.zeros([1, BLOCK], tl.float32)
+    count = tl.zeros([1, BLOCK], tl.float32)
+    inner = tl.zeros([1, BLOCK], tl.float32)
+    pieces = tl.cdiv(width, BLOCK)
+    for k in tl.range(0, pieces, loop_unroll_factor=UNROLL):
+        at = tl.where(backwards, pieces - 1 - k, k) * BLOCK + lanes
+        y = relative(load(row, bias, at, width, BIAS), top, KIND)
+        q, slope = terms(y, x, beta, gamma, near, KIND, NEAR)
+        total += q
+        slopes += slope
+        count += tl.where(q > 0.0, 1.0, 0.0)
+        inner += tl.where(q > 0.0, q * y, 0.0)
+    total, slopes, count = sum3(total, slopes, count, 1)
+    return total, slopes, count, tl.sum(inner, 1)
+
+
+@triton.jit
+def _over_all(
+    row, bias, width, top, x, beta, gamma, near,
+    KIND: tl.constexpr, NEAR: tl.constexpr, BIAS: tl.constexpr,
+    BLOCK: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """(threshold, inv, where the sums were taken, mass, size of the support, <q, y>) of a row.
+
+    The sums are those of the last sweep, from which the last step leads to the threshold: the loss
+    is right to second order in that step, and the support has not grown by it.
+    """
+    inv = tl.zeros_like(x) + 1.0
+    before = tl.zeros_like(x)
+    at = x
+    mass = tl.zeros_like(x)
+    count = tl.zeros_like(x)
+    inner = tl.zeros_like(x)
+    backwards = True
+    tries = 0
+    active = 1
+    one = tl.zeros_like(x) + 1.0
+    while (active > 0) & (tries < TRIES):
+        tries += 1
+        at = x
+        mass, slopes, count, inner = _sweep(
+            row, bias, width, backwards, top, x, beta, gamma, near, KIND, NEAR, BIAS, BLOCK, UNROLL
+        )
+        backwards = ~backwards
+        if KIND == POWER:
+            surplus, step = newton(mass, slopes, beta, gamma, one, KIND)
+            x = move(x, step, beta, KIND, NEAR)
+            # what the move lost to rounding would be seen in the sum of a long row
+            inv = 1.0 + slopes * (went(at, x, beta, gamma, NEAR) - step)
+            more = (tl.abs(surplus) > 1e-3) & (x != at)
+        else:
+            step, less, more = step_on_support(mass, slopes, count, one, before, KIND)
+            before = slopes
+            more = more & (x + less != x)
+            x = tl.where(more, x + less, x + step)
+            slope = 2.0 * slopes if KIND == ENTMAX15 else slopes
+            inv = 1.0 + slope * ((x - at) - step)
+        active = tl.max(tl.where(more, 1, 0), 0)
+    return x, inv, at, mass, count, inner
 
 
 @triton.jit
 def _expm1_ratio(v):
     """(exp(v) - 1) / v, which is 1 at 0."""
-    small = tl.where(tl.abs(v) < 0.25, v, 0.0)
-    series = 1.0 + small * (1 / 2 + small * (1 / 6 + small * (1 / 24 + small * (1 / 120 + small * (1 / 720)))))  # fmt: skip  # noqa: E501
-    large = tl.where(tl.abs(v) < 0.25, 1.0, v)
-    return tl.where(tl.abs(v) < 0.25, series, (tl.exp2(large * _LOG2_E) - 1.0) / large)
-
-
-@triton.jit
-def _climb(
-    first, second, row, bias, width, top, start, beta, active,
-    KIND: tl.constexpr, SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Newton from the left on a convex function.
-
-    It is the norm of [1 + beta (y - t)]_+ (docs/derivations.md), and at alpha = 3/2 and 2 the next
-    threshold is the exact one for the support that the last one gave.
-    """
-    c = start
-    before = tl.full([], _INF, tl.float32)
-    count = 0
-    going = active
-    while going:
-        s, r, n = _sums(first, second, row, bias, width, top, c, 1.0, 0.0, beta, KIND, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
-        if KIND == SOFTMAX:
-            step = tl.log2(s) * _LN_2
-            more = tl.abs(s - 1.0) > 1e-3
-        elif KIND == LINEAR:
-            step = (s - 1.0) / tl.maximum(n, 1.0)
-            more = n < before
-            before = n
-        elif KIND == SQUARE:
-            n = tl.maximum(n, 1.0)
-            mean = r / n
-            inner = (4.0 - (s - r * mean)) / n
-            root = tl.sqrt(tl.maximum(inner, 0.0))
-            exact = (s - 4.0) / n / (mean + root)
-            q = 0.25 * s
-            step = tl.where(inner >= 0.0, exact, 4.0 * (q - tl.sqrt(q)) / tl.maximum(r, _TINY))
-            more = tl.abs(s - 4.0) > 1e-3
-        else:
-            log_s = tl.log2(s) * _LN_2
-            step = s * log_s * _expm1_ratio(-beta * log_s) / r
-            more = s > 1.0 + 1e-4
-        c = tl.where(step == step, c + step, c)
-        count += 1
-        going = more & (count < _MOST)
-    return c
-
-
-@triton.jit
-def _descend(
-    first, second, row, bias, width, top, beta, active,
-    SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The lowest score in the support and its probability, for alpha above 2."""
-    floor = -1.0 / beta
-    ceiling = tl.full([], 0.0, tl.float32)
-    lowest = _next_above(first, second, row, bias, width, top, floor, SWEEP, BIAS, BLOCK)
-    count = 0
-    going = active & (lowest < ceiling)
-    while going:
-        middle = 0.5 * (floor + ceiling)
-        s, r, n = _sums(first, second, row, bias, width, top, middle, 0.0, 0.0, beta, _BELOW, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
-        collapsed = (middle <= floor) | (middle >= ceiling)
-        floor = tl.where(s >= 1.0, middle, floor)
-        ceiling = tl.where(s >= 1.0, ceiling, middle)
-        lowest = _next_above(first, second, row, bias, width, top, floor, SWEEP, BIAS, BLOCK)
-        count += 1
-        going = (lowest < ceiling) & (count < _MOST) & (collapsed == 0)
-    s, r, n = _sums(first, second, row, bias, width, top, lowest, 0.0, 1.0, beta, _LOWEST, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
-    low = 1.0 / tl.maximum(n, 1.0)
-    count = 0
-    going = active
-    while going:
-        e = tl.exp2(beta * tl.log2(low))
-        s, r, n = _sums(first, second, row, bias, width, top, lowest, e, low, beta, _LOWEST, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
-        step = (s - 1.0) / r
-        more = step > 1e-6 * low
-        low = tl.where(more, tl.maximum(low - step, _TINY), low)
-        count += 1
-        going = more & (count < _MOST)
-    return lowest, low
-
-
-@triton.jit
-def _solve(
-    first, second, row, bias, width, top, start, beta, active,
-    KIND: tl.constexpr, SWEEP: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """(c, e, low, bar) of the row's record; ``start`` is a c that is not too high."""
-    e = tl.full([], 1.0, tl.float32)
-    low = tl.full([], 0.0, tl.float32)
-    if KIND == SOFTMAX:
-        c = _climb(first, second, row, bias, width, top, start, beta, active, KIND, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
-        bar = tl.full([], -_INF, tl.float32)
-    elif KIND >= POWER:
-        c = start
-        if KIND != STEEP:
-            c = _climb(first, second, row, bias, width, top, start, beta, active & (beta <= 1.0), POWER, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
-        bar = c - 1.0 / beta
-        if KIND >= STEEP:  # noqa: SIM102 - known to the compiler, and what follows is not
-            if beta > 1.0:
-                c, low = _descend(first, second, row, bias, width, top, beta, active, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
-                e = tl.exp2(beta * tl.log2(low))
-                bar = c
-    else:
-        c = _climb(first, second, row, bias, width, top, start, beta, active, KIND, SWEEP, BIAS, BLOCK)  # fmt: skip  # noqa: E501
-        e = tl.full([], 0.0, tl.float32)
-        bar = c
-    return c, e, low, bar
+    near = tl.abs(v) < 0.25
+    small = tl.where(near, v, 0.0)
+    series = 1.0 / 120 + small * (1.0 / 720)
+    series = 1.0 + small * (1.0 / 2 + small * (1.0 / 6 + small * (1.0 / 24 + small * series)))
+    large = tl.where(near, 1.0, v)
+    return tl.where(near, series, (tl.exp2(large * _LOG2E) - 1.0) / large)
 
 
 @triton.jit
@@ -286,192 +207,302 @@ def _excess(v):
     series = series * small + 1 / 6
     series = series * small + 1 / 2
     large = tl.where(near, 1.0, v)
-    return tl.where(near, series, (tl.exp2(large * _LOG2_E) - 1.0 - large) / (large * large))
+    return tl.where(near, series, (tl.exp2(large * _LOG2E) - 1.0 - large) / (large * large))
 
 
 @triton.jit
-def _slopes(p, beta):
+def _omega_slopes(p, beta):
     """Entries' parts of d Omega / d alpha at fixed p, in the form that is regular at alpha = 1."""
-    log_p = tl.where(p > 0.0, tl.log2(tl.maximum(p, 1e-37)) * _LN_2, 0.0)
+    log_p = tl.where(p > 0.0, tl.log2(tl.maximum(p, 1e-37)) * _LN2, 0.0)
     v = beta * log_p
     alpha = 1.0 + beta
-    slope = tl.exp2(v * _LOG2_E) * _excess(-v)
+    slope = tl.exp2(v * _LOG2E) * _excess(-v)
     return p * log_p * (log_p * slope / alpha - _expm1_ratio(v) / (alpha * alpha))
 
 
 @triton.jit
-def _moments(y, c, e, low, bar, beta, KIND: tl.constexpr, CHANGE: tl.constexpr):
-    """p, <p, y> and the parts of d Omega / d alpha."""
-    p = probabilities(y, c, e, low, bar, 1.0, beta, KIND)
-    inner = p * tl.where(p > 0.0, y, 0.0)
-    if CHANGE:
-        return p, inner, _slopes(p, beta)
-    return p, inner, p
-
-
-@triton.jit
-def solve_kernel(
-    z, stride, bias, betas, beta_stride, index, scales, owns, eaches, class_weight, values,
-    changes, records, starts, counts, keys, probs, total, first_row, tokens, words, capacity,
-    KIND: tl.constexpr, BIAS: tl.constexpr, SMOOTH: tl.constexpr, WEIGHTED: tl.constexpr,
-    CHANGE: tl.constexpr, LIST: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+def _dense_lag(
+    row, bias, class_weight, words, top,
+    BIAS: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The row's loss and record, and its support in the lists if there is room.
+    """sum_c w_c (top - z_c)."""
+    lanes = tl.arange(0, BLOCK)
+    lag = tl.zeros([BLOCK], tl.float32)
+    for k in range(0, words, BLOCK):
+        at = k + lanes
+        behind = top - load(row, bias, at, words, BIAS)
+        if WEIGHTED:
+            w = tl.load(class_weight + at, mask=at < words, other=0.0).to(tl.float32)
+            lag += tl.where(w == 0.0, 0.0, w * behind)
+        else:
+            lag += tl.where(at < words, behind, 0.0)
+    return tl.sum(lag, 0)
 
-    ``total`` counts all entries, those that found no room included, so it tells whether the lists
-    are whole. An entry is word * tokens + row and its probability; the target of a row that has a
-    gradient is always among its entries.
+
+@triton.jit(do_not_specialize=["first_row", "ignore"])
+def solve_kernel(
+    z, stride, bias, alphas, beta, targets, class_weight, class_total, smoothing,
+    scratch, values, changes, records, spans, keys, grads, total,
+    first_row, tokens, words, capacity, ignore,
+    KIND: tl.constexpr, NEAR: tl.constexpr, ALPHAS: tl.constexpr, BIAS: tl.constexpr,
+    SMOOTH: tl.constexpr, WEIGHTED: tl.constexpr, CHANGE: tl.constexpr, LIST: tl.constexpr,
+    BITS: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """The row's loss and record, and its entries in the lists if there is room.
+
+    An entry is the key word * tokens + row and the gradient in that logit, scale p less own at the
+    target, which is always among the entries of a row that has a gradient. ``total`` counts all
+    entries, those that found no room included, so it tells whether the lists are whole.
     """
     n = first_row + tl.program_id(0)
     row = z + tl.program_id(0).to(tl.int64) * stride
-    beta = tl.load(betas + n * beta_stride)
-    target = tl.load(index + n)
-    scale = tl.load(scales + n)
-    own = tl.load(owns + n)
-    each = tl.load(eaches + n)
+    beta = read_beta(alphas, beta, n, n >= 0, ALPHAS)
+    index, weight, kept = read_target(tl.load(targets + n), class_weight, words, ignore, WEIGHTED)
+    scale, own, each = row_factors(weight, kept, class_total, words, smoothing, SMOOTH, WEIGHTED)
     used = (scale != 0.0) | (own != 0.0) | (each != 0.0)
     width = tl.where(used, words, 0)
-
     lanes = tl.arange(0, BLOCK)
-    first = tl.full([BLOCK], -_INF, tl.float32)
-    second = tl.full([BLOCK], -_INF, tl.float32)
-    third = tl.full([BLOCK], -_INF, tl.float32)
-    first_at = tl.zeros([BLOCK], tl.int32)
-    second_at = tl.zeros([BLOCK], tl.int32)
-    for k in tl.range(0, width, BLOCK, num_stages=STAGES):
-        x = load(row, bias, k, lanes, width, BIAS)
-        if KIND == SOFTMAX:
-            first = tl.maximum(first, x)
-        else:
-            above = x > first
-            rest = tl.where(above, first, x)
-            rest_at = tl.where(above, first_at, k)
-            first = tl.where(above, x, first)
-            first_at = tl.where(above, k, first_at)
-            above = rest > second
-            third = tl.maximum(third, tl.where(above, second, rest))
-            second_at = tl.where(above, rest_at, second_at)
-            second = tl.where(above, rest, second)
-    largest = tl.max(first, 0)
+    if KIND == SOFTMAX:
+        tops = largest(row, bias, width, BIAS, BLOCK, UNROLL)
+    else:
+        tops, first, second, third, fourth = largest_four(
+            row, bias, width, BIAS, BITS, BLOCK, UNROLL
+        )
+    top = maximum(tops, 0)
+    finite = (top > -_INF) & (top < _INF)
     valid = (beta >= 0.0) & (beta < _INF)
-    good = (largest > -_INF) & (largest < _INF) & valid
-    broken = used & ((largest == _INF) | (valid == 0))
-    top = tl.where((largest > -_INF) & (largest < _INF), largest, 0.0)
-    beta = tl.where(good, tl.maximum(beta, 1e-20), 1.0)
+    good = finite & valid
+    broken = used & (top != -_INF) & (good == 0)
+    top = tl.where(finite, top, 0.0)
+    beta = tl.where(good, beta, 0.5)
+    gamma = 1.0 / tl.maximum(beta, 1e-30)
     width = tl.where(good, width, 0)
 
-    first = first - top
-    second = second - top
-    if KIND == SQUARE:
-        start = tl.full([], -2.0, tl.float32)
-    elif KIND == LINEAR:
-        start = tl.full([], -1.0, tl.float32)
-    else:
-        start = tl.full([], 0.0, tl.float32)
+    # what follows is written for vectors of rows, of which there is one
+    one = tl.zeros([1], tl.float32) + 1.0
+    betas, gammas, goods = one * beta, one * gamma, tl.where(good, one, 0.0) > 0.0
+    near = any_near(betas, NEAR)
+    e = tl.full([], 0.0, tl.float32)
+    low = tl.full([], 0.0, tl.float32)
+    bar = tl.full([], 0.0, tl.float32)
+    swept = good
+    c = one * 0.0
+    at = c
+    mass = one
+    inner = one * 0.0
+    count = one * 0.0
+    inv = one
     if KIND == SOFTMAX:
-        swept = good
-        c, e, low, bar = _solve(first, second, row, bias, width, top, start, beta, good, KIND, True, BIAS, BLOCK)  # fmt: skip  # noqa: E501
+        totals = tl.zeros([BLOCK], tl.float32)
+        for k in tl.range(0, width, BLOCK, loop_unroll_factor=UNROLL):
+            totals += exp2((load(row, bias, k + lanes, width, BIAS) - top) * _LOG2E)
+        c = one * tl.where(good, tl.log2(tl.sum(totals, 0)) * _LN2, 0.0)
     else:
-        c, e, low, bar = _solve(first, second, row, bias, width, top, start, beta, good, KIND, False, BIAS, BLOCK)  # fmt: skip  # noqa: E501
-        swept = good & (tl.max(third, 0) - top >= bar)
-        if swept:
-            c, e, low, bar = _solve(first, second, row, bias, width, top, c, beta, good, KIND, True, BIAS, BLOCK)  # fmt: skip  # noqa: E501
-    bar = tl.where(good, bar, tl.where(broken, -_INF, _INF))
+        SOLVED: tl.constexpr = POWER if KIND == ANY else KIND
+        SCALE: tl.constexpr = 0.5 if KIND == ENTMAX15 else 1.0
+        # of a support this wide, what lies so far down has no mass to speak of
+        off = slack(tl.abs(top) + tl.minimum(gamma, 256.0), BITS)
+        low_score = -gamma - 2.0 * off
+        flat = goods
+        if KIND != STEEP:
+            flat = goods & (betas <= 1.0)
+            heads = relative(first, top, SOLVED)[None, None, :]
+            c = move(start(betas, one, SOLVED, NEAR), -SCALE * off, betas, SOLVED, NEAR)
+            c = climb(heads, c, flat, betas, gammas, one, near, 1e-2, SOLVED, NEAR)
+            c = move(c, -SCALE * 2.0 * off, betas, SOLVED, NEAR)
+            reach = lowest(c, betas, gammas, SOLVED, NEAR) / SCALE - 2.0 * off
+            reach = tl.where(flat, reach - 1e-5 * tl.abs(reach), low_score)
+            low_score = tl.sum(reach, 0)
+        z_few, at_few, few = _candidates(
+            scratch + tl.program_id(0) * MOST, row, bias, first, second, third, low_score, top,
+            width, BIAS, BITS, BLOCK, MOST,
+        )  # fmt: skip
+        y_few = relative(z_few, top, SOLVED)
+        tile = y_few[None, None, :]
+        hidden = tl.where(few > MOST, _INF, tl.max(fourth, 0) - top + off)
+        if KIND != STEEP:
+            solved = flat & (tl.where(few > MOST, one, 0.0) == 0.0)
+            if SOLVED == POWER:
+                c = climb(tile, c, solved, betas, gammas, one, near, 1e-3, POWER, NEAR)
+            else:
+                c, rest = settle(tile, c, solved, one, SOLVED)
+                c += rest
+            reach = lowest(c, betas, gammas, SOLVED, NEAR) / SCALE
+            missing = flat & (hidden > reach - 1e-5 * tl.abs(reach))
+            swept = tl.max(tl.where(missing, 1, 0), 0) > 0
+            at = c
+            if swept:
+                c, inv, at, mass, count, inner = _over_all(
+                    row, bias, width, top, c, betas, gammas, near, SOLVED, NEAR, BIAS, BLOCK, UNROLL
+                )
+        if KIND >= STEEP:
+            steep = good
+            if KIND == ANY:
+                steep = good & (beta > 1.0)
+            if steep:
+                lowest_score, low = descend(
+                    y_few, row, bias, width, top, beta, good, False, BIAS, BLOCK
+                )
+                swept = hidden >= lowest_score
+                if swept:
+                    lowest_score, low = descend(
+                        y_few, row, bias, width, top, beta, good, True, BIAS, BLOCK
+                    )
+                e = tl.exp2(beta * tl.log2(low))
+                bar = lowest_score
+                c = one * lowest_score
+                at = c
+                if swept:
+                    masses = tl.zeros([BLOCK], tl.float32)
+                    counts = tl.zeros([BLOCK], tl.float32)
+                    inners = tl.zeros([BLOCK], tl.float32)
+                    for k in range(0, width, BLOCK):
+                        y = load(row, bias, k + lanes, width, BIAS) - top
+                        q = power(y, lowest_score, e, low, bar, beta)
+                        masses += q
+                        counts += tl.where(q > 0.0, 1.0, 0.0)
+                        inners += tl.where(q > 0.0, q * y, 0.0)
+                    mass = one * tl.sum(masses, 0)
+                    count = one * tl.sum(counts, 0)
+                    inner = one * tl.sum(inners, 0)
+                    inv = 1.0 / mass
+        if swept == 0:
+            q = weights(y_few, tl.sum(c, 0), e, low, bar, beta, gamma, near, KIND, NEAR)
+            counts = tl.where(q > 0.0, 1.0, 0.0)
+            s0, s1, s2 = sum3(q, counts, tl.where(q > 0.0, q * y_few, 0.0), 0)
+            mass = one * s0
+            count = one * s1
+            inner = one * s2
+            inv = one / tl.where(good, s0, 1.0)
+        if KIND == ENTMAX15:
+            inner = 2.0 * inner
 
-    # sums at the solution, and how many entries there are
-    mass, inner, slope = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)  # fmt: skip  # noqa: E501
-    inside = tl.zeros([BLOCK], tl.int32)
-    if swept:
-        for k in range(0, width, BLOCK):
-            y = load(row, bias, k, lanes, width, BIAS) - top
-            one, two, three = _moments(y, c, e, low, bar, beta, KIND, CHANGE)
-            mass += one
-            inner += two
-            slope += three
-            inside += tl.where((y >= bar) & (k + lanes < width), 1, 0)
-    else:
-        mass, inner, slope = _moments(first, c, e, low, bar, beta, KIND, CHANGE)
-        one, two, three = _moments(second, c, e, low, bar, beta, KIND, CHANGE)
-        mass += one
-        inner += two
-        slope += three
-        inside = tl.where(first >= bar, 1, 0) + tl.where(second >= bar, 1, 0)
-    s, q, d_omega = tl.reduce((mass, inner, slope), 0, _add)
-    count = tl.where(broken, words, tl.sum(inside, 0))
-    inv = tl.where(good, 1.0 / s, tl.where(broken, float("nan"), 0.0))
+    # vectors of one row back to numbers, which mix with tiles of any shape
+    c = tl.sum(c, 0)
+    inv = tl.where(good, tl.sum(inv, 0), tl.where(broken, float("nan"), 0.0))
+    found = tl.sum(count, 0).to(tl.int32)
 
     # the dual objective at t is right to second order in what t is off
     b = beta.to(tl.float64)
-    t = c.to(tl.float64) + (1.0 - e.to(tl.float64)) / b
-    gap = (b * (q.to(tl.float64) - t * s) + (s.to(tl.float64) - 1.0)) / (1.0 + b) + t
+    s = tl.sum(mass, 0).to(tl.float64)
+    if KIND == SOFTMAX:
+        gap = c.to(tl.float64)
+    else:
+        OF: tl.constexpr = POWER if KIND >= STEEP else KIND
+        exact = tl.maximum(betas, 1e-30).to(tl.float64)
+        t = tl.sum(threshold(at.to(tl.float64), exact, 1.0 / exact, OF, NEAR), 0)
+        if KIND >= STEEP:
+            t = tl.where(beta > 1.0, c.to(tl.float64) + (1.0 - e.to(tl.float64)) / b, t)
+        gap = (b * (tl.sum(inner, 0).to(tl.float64) - t * s) + (s - 1.0)) / (1.0 + b) + t
     gap = tl.where(good, tl.maximum(gap, 0.0), inv.to(tl.float64))
-    z_target = tl.load(row + target).to(tl.float32)
+    z_target = tl.load(row + index).to(tl.float32)
     if BIAS:
-        z_target += tl.load(bias + target).to(tl.float32)
+        z_target += tl.load(bias + index).to(tl.float32)
     lag = top.to(tl.float64) - z_target
     value = tl.where(scale == 0.0, 0.0, scale * gap) + tl.where(own == 0.0, 0.0, own * lag)
     if SMOOTH:
-        spread = tl.zeros([BLOCK], tl.float32)
-        for k in range(0, tl.where(used, words, 0), BLOCK):
-            at = k + lanes
-            x = tl.load(row + at, mask=at < words, other=top)
-            if BIAS:
-                x += tl.load(bias + at, mask=at < words, other=0.0).to(tl.float32)
-            if WEIGHTED:
-                w = tl.load(class_weight + at, mask=at < words, other=0.0).to(tl.float32)
-                spread += tl.where(w == 0.0, 0.0, w * (top - x))
-            else:
-                spread += tl.where(at < words, top - x, 0.0)
-        value += tl.where(each == 0.0, 0.0, each * tl.sum(spread, 0).to(tl.float64))
+        spread = _dense_lag(
+            row, bias, class_weight, tl.where(used, words, 0), top, BIAS, WEIGHTED, BLOCK
+        )
+        value += tl.where(each == 0.0, 0.0, each * spread)
     tl.store(values + n, value)
     if CHANGE:
-        tl.store(changes + n, tl.where(good, -d_omega, inv))
+        change = tl.full([], 0.0, tl.float32)
+        if swept:
+            slopes = tl.zeros([BLOCK], tl.float32)
+            for k in range(0, width, BLOCK):
+                y = relative(load(row, bias, k + lanes, width, BIAS), top, KIND)
+                p = inv * weights(y, c, e, low, bar, beta, gamma, near, KIND, NEAR)
+                slopes += _omega_slopes(p, beta)
+            change = tl.sum(slopes, 0)
+        else:
+            p = inv * weights(y_few, c, e, low, bar, beta, gamma, near, KIND, NEAR)
+            change = tl.sum(_omega_slopes(p, beta), 0)
+        change = tl.where(good, -change, inv)
+        tl.store(changes + n, tl.where(scale == 0.0, 0.0, scale * change))
+    scale = scale.to(tl.float32)
+    own = own.to(tl.float32)
     tl.store(records + n, top)
     tl.store(records + tokens + n, c)
-    tl.store(records + 2 * tokens + n, e)
-    tl.store(records + 3 * tokens + n, low)
-    slack = tl.full([], 0.0, tl.float32)
+    tl.store(records + 2 * tokens + n, inv)
+    tl.store(records + 3 * tokens + n, scale)
+    tl.store(records + 4 * tokens + n, own)
+    tl.store(records + 5 * tokens + n, each.to(tl.float32))
     if KIND >= STEEP:
-        # above alpha = 2 the lowest score must not fall off when its last digits come out otherwise
-        slack = tl.where(beta > 1.0, 4e-6 * (1.0 + tl.abs(top) - c), 0.0)
-    tl.store(records + 4 * tokens + n, bar - slack)
-    tl.store(records + 5 * tokens + n, inv)
+        # the lowest score must not fall off when its last digits come out otherwise
+        tl.store(records + 6 * tokens + n, e)
+        tl.store(records + 7 * tokens + n, low)
+        tl.store(records + 8 * tokens + n, bar - 4e-6 * (1.0 + tl.abs(top) - bar))
 
     if LIST:
-        inside_target = (z_target - top >= bar) | broken  # NaN >= anything is false
-        alone = used & (own != 0.0) & (inside_target == 0)
-        entries = count + tl.where(alone, 1, 0)
-        at_list = tl.atomic_add(total, entries.to(tl.int64))
-        fits = at_list + entries <= capacity
-        tl.store(starts + n, at_list)
-        tl.store(counts + n, entries)
-        keys += at_list
-        probs += at_list
-        KEY = keys.dtype.element_ty
-        reach = tl.where(fits, bar, _INF)
         if swept | broken:
-            done = tl.zeros([], tl.int32)
-            for k in range(0, tl.where(fits & used, words, 0), BLOCK):
-                at = k + lanes
-                y = load(row, bias, k, lanes, words, BIAS) - top
-                chosen = (y >= bar) & (at < words)
-                place = done + tl.cumsum(tl.where(chosen, 1, 0), 0) - 1
-                p = probabilities(y, c, e, low, bar, inv, beta, KIND)
-                tl.store(keys + place, at.to(KEY) * tokens + n, mask=chosen)
-                tl.store(probs + place, p, mask=chosen)
-                done += tl.sum(tl.where(chosen, 1, 0), 0)
+            _list_all(
+                row, bias, width, broken, top, c, e, low, bar, inv, beta, gamma, near,
+                scale, own, index, found, spans, keys, grads, total, n, tokens, words, capacity,
+                KIND, NEAR, BIAS, BLOCK,
+            )  # fmt: skip
         else:
-            chosen = first >= reach
-            place = tl.cumsum(tl.where(chosen, 1, 0), 0) - 1
-            p = probabilities(first, c, e, low, bar, inv, beta, KIND)
-            tl.store(keys + place, (first_at + lanes).to(KEY) * tokens + n, mask=chosen)
-            tl.store(probs + place, p, mask=chosen)
-            before = tl.sum(tl.where(chosen, 1, 0), 0)
-            chosen = second >= reach
-            place = before + tl.cumsum(tl.where(chosen, 1, 0), 0) - 1
-            p = probabilities(second, c, e, low, bar, inv, beta, KIND)
-            tl.store(keys + place, (second_at + lanes).to(KEY) * tokens + n, mask=chosen)
-            tl.store(probs + place, p, mask=chosen)
-        if alone & fits:
-            tl.store(keys + count, target.to(KEY) * tokens + n)
-            tl.store(probs + count, 0.0)
+            p = inv * weights(y_few, c, e, low, bar, beta, gamma, near, KIND, NEAR)
+            inside = tl.where(p > tl.where(good, 0.0, _INF), 1, 0)
+            entries, with_target = sum2(inside, tl.where(at_few == index, inside, 0), 0)
+            alone = (own != 0.0) & (with_target == 0)
+            found = entries + tl.where(alone, 1, 0)
+            begin = tl.atomic_add(total, found.to(tl.int64))
+            fits = begin + found <= capacity
+            tl.store(spans + n, tl.minimum(begin, capacity).to(tl.int32))
+            tl.store(spans + tokens + n, found)
+            here = begin + tl.cumsum(inside, 0) - 1
+            _put(keys, grads, here, at_few, p, inside, fits, scale, own, index, n, tokens)
+            if alone & fits:
+                key = index.to(keys.dtype.element_ty) * tokens + n
+                tl.store(keys + begin + entries, key)
+                tl.store(grads + begin + entries, -own)
+
+
+@triton.jit
+def _put(keys, grads, place_in_list, at, p, inside, fits, scale, own, index, n, tokens):
+    """Write entries to the lists."""
+    mask = inside > tl.where(fits, 0, 1)
+    g = scale * p - tl.where(at == index, own, 0.0)
+    tl.store(keys + place_in_list, at.to(keys.dtype.element_ty) * tokens + n, mask=mask)
+    tl.store(grads + place_in_list, g, mask=mask)
+
+
+@triton.jit
+def _list_all(
+    row, bias, width, broken, top, c, e, low, bar, inv, beta, gamma, near,
+    scale, own, index, found, spans, keys, grads, total, n, tokens, words, capacity,
+    KIND: tl.constexpr, NEAR: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The same from the whole row; a broken row has all words as its entries.
+
+    Room is taken for as many as there may be, and for the target. What is left of it holds zeros.
+    """
+    lanes = tl.arange(0, BLOCK)
+    KEY = keys.dtype.element_ty
+    count = tl.where(broken, words, found) + 1
+    begin = tl.atomic_add(total, count.to(tl.int64))
+    fits = begin + count <= capacity
+    tl.store(spans + n, tl.minimum(begin, capacity).to(tl.int32))
+    tl.store(spans + tokens + n, count)
+    keys += begin
+    grads += begin
+    done = tl.zeros([], tl.int32)
+    with_target = tl.zeros([], tl.int32)
+    for k in range(0, tl.where(fits, tl.where(broken, words, width), 0), BLOCK):
+        at = k + lanes
+        y = relative(load(row, bias, at, words, BIAS), top, KIND)
+        p = inv * weights(y, c, e, low, bar, beta, gamma, near, KIND, NEAR)
+        inside = tl.where(tl.where(broken, 1.0, p) > 0.0, 1, 0)
+        inside = tl.where(at < words, inside, 0)
+        here = done + tl.cumsum(inside, 0) - 1
+        inside = tl.where(here < count - 1, inside, 0)  # rounding may have let one more in
+        _put(keys, grads, here, at, p, inside, fits, scale, own, index, n, tokens)
+        more, mine = sum2(inside, tl.where(at == index, inside, 0), 0)
+        done += more
+        with_target += mine
+    for k in range(done, tl.where(fits, count, 0), BLOCK):
+        left = k + lanes
+        first = left == tl.where(with_target == 0, done, -1)
+        tl.store(keys + left, tl.zeros([BLOCK], KEY) + (index.to(KEY) * tokens + n), mask=left < count)  # fmt: skip  # noqa: E501
+        tl.store(grads + left, tl.where(first, -own, 0.0), mask=left < count)

@@ -1,84 +1,92 @@
-"""Gradients of a linear layer from the lists of supports: sums of a few rows of W, and of h.
+"""Gradients of a linear layer from lists of supports: sums of a few rows of W, and of h.
 
-For an entry (n, c) the gradient of the logit is g = scale_n p - own_n [c is the target of n]. The
-part of label smoothing is of rank one and arrives as two vectors. All sums are float32, in an order
-that the data fixes, and every element of the results is written once.
+An entry holds the gradient in one logit but for what comes from above, one factor for all rows or
+one a row. The part of label smoothing is of rank one and arrives as two vectors. All sums are
+float32, in an order that the data fixes, and every element of the results is written once.
 
 Where the lists are not whole, ``total`` says so and nothing is done here: the kernels of
 :mod:`.linear_dense` write the results instead.
 """
 
+from __future__ import annotations
+
 import triton
 import triton.language as tl
+
+from .approx import rounded
+from .linear_target import upstream
 
 
 @triton.jit
 def hidden_kernel(
-    out, weight, keys, probs, starts, counts, total, index, scales, owns, eaches, shared,
+    out, weight, keys, grads, spans, total, above, stride, divisor, eaches, shared,
     tokens, size, capacity,
-    SMOOTH: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
+    MEAN: tl.constexpr, SMOOTH: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row's sum over its words: sum_c g_c W_c - each shared."""
     n = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     whole = tl.load(total) <= capacity
-    begin = tl.load(starts + n)
-    end = begin + tl.where(whole, tl.load(counts + n), 0)
-    target = tl.load(index + n)
-    scale = tl.load(scales + n).to(tl.float32)
-    own = tl.load(owns + n).to(tl.float32)
+    begin = tl.load(spans + n)
+    end = begin + tl.where(whole, tl.load(spans + tokens + n), 0)
+    factor = upstream(above, n, stride, divisor, MEAN)
     acc = tl.zeros([BLOCK], tl.float32)
     for k in range(begin, end, ENTRIES):
         entry = k + tl.arange(0, ENTRIES)
         known = entry < end
         word = tl.load(keys + entry, mask=known, other=0) // tokens
-        g = scale * tl.load(probs + entry, mask=known, other=0.0)
-        g = tl.where(known, g - tl.where(word == target, own, 0.0), 0.0)
+        g = tl.load(grads + entry, mask=known, other=0.0)
         place = word.to(tl.int64)[:, None] * size + at[None, :]
         w = tl.load(weight + place, mask=known[:, None] & inside[None, :], other=0.0)
         acc += tl.sum(g[:, None] * w.to(tl.float32), 0)
+    acc *= factor
     if SMOOTH:
-        each = tl.load(eaches + n).to(tl.float32)
+        each = tl.load(eaches + n)
         acc -= tl.where(each == 0.0, 0.0, each * tl.load(shared + at, mask=inside, other=0.0))
     place = n.to(tl.int64) * size + at
-    tl.store(out + place, acc.to(out.dtype.element_ty), mask=at < tl.where(whole, size, 0))
+    mask = at < tl.where(whole, size, 0)
+    tl.store(out + place, rounded(acc, out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def weight_kernel(
-    out, out_bias, hidden, keys, order, probs, edges, total, index, scales, owns, class_weight,
-    shared, shared_bias, tokens, size, capacity,
-    WEIGHT: tl.constexpr, BIAS: tl.constexpr, SMOOTH: tl.constexpr, WEIGHTED: tl.constexpr,
-    ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
+    out, out_bias, hidden, keys, order, grads, edges, total, above, stride, divisor,
+    class_weight, shared, shared_bias, tokens, size, capacity,
+    MEAN: tl.constexpr, EACH: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr,
+    SMOOTH: tl.constexpr, WEIGHTED: tl.constexpr, ENTRIES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One word's sum over the rows that have it: sum_n g_n h_n - w shared.
 
     ``keys`` are sorted, so a word's entries lie between two of the ``edges``, by row. No word has
-    more than one entry a row, so no program takes longer than a column of a dense product.
+    more than one entry a row that is not 0, so no program takes longer than a column of a dense
+    product. ``EACH`` row may have its own factor from above.
     """
     c = tl.program_id(0)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
-    whole = tl.load(total) <= capacity
     begin = tl.load(edges + c)
-    end = tl.where(whole, tl.load(edges + c + 1), begin)
+    end = tl.load(edges + c + 1)
+    whole = tl.load(total) <= capacity
+    end = tl.where(whole, end, begin)
     acc = tl.zeros([BLOCK], tl.float32)
     acc_bias = tl.zeros([ENTRIES], tl.float32)
     for k in range(begin, end, ENTRIES):
         entry = k + tl.arange(0, ENTRIES)
         known = entry < end
         n = tl.load(keys + entry, mask=known, other=0) % tokens
-        p = tl.load(probs + tl.load(order + entry, mask=known, other=0), mask=known, other=0.0)
-        g = tl.load(scales + n, mask=known, other=0.0).to(tl.float32) * p
-        is_target = tl.load(index + n, mask=known, other=-1) == c
-        own = tl.load(owns + n, mask=known & is_target, other=0.0).to(tl.float32)
-        g -= own
+        g = tl.load(grads + tl.load(order + entry, mask=known, other=0), mask=known, other=0.0)
+        if EACH:
+            g *= upstream(above, n, stride, divisor, MEAN)
         if WEIGHT:
             place = n.to(tl.int64)[:, None] * size + at[None, :]
             h = tl.load(hidden + place, mask=known[:, None] & inside[None, :], other=0.0)
             acc += tl.sum(g[:, None] * h.to(tl.float32), 0)
         acc_bias += g
+    factor = 1.0
+    if not EACH:
+        factor = upstream(above, 0, stride, divisor, MEAN)
+        acc *= factor
     w = 1.0
     if WEIGHTED:
         w = tl.load(class_weight + c).to(tl.float32)
@@ -86,13 +94,14 @@ def weight_kernel(
         if SMOOTH:
             acc -= w * tl.load(shared + at, mask=inside, other=0.0)
         place = c.to(tl.int64) * size + at
-        tl.store(out + place, acc.to(out.dtype.element_ty), mask=at < tl.where(whole, size, 0))
+        mask = at < tl.where(whole, size, 0)
+        tl.store(out + place, rounded(acc, out.dtype.element_ty), mask=mask)
     if BIAS:
-        result = tl.sum(acc_bias, 0)
+        result = factor * tl.sum(acc_bias, 0)
         if SMOOTH:
             result -= w * tl.load(shared_bias)
         if (tl.program_id(1) == 0) & whole:
-            tl.store(out_bias + c, result.to(out_bias.dtype.element_ty))
+            tl.store(out_bias + c, rounded(result, out_bias.dtype.element_ty))
 
 
 @triton.jit

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from .approx import exp2, log2, reciprocal, square_root
-from .reductions import sum2
+from .reductions import sum2, sum3
 
 SOFTMAX = tl.constexpr(0)
 SPARSEMAX = tl.constexpr(1)
@@ -33,6 +33,7 @@ SOME = tl.constexpr(2)
 NEAR_ONE = tl.constexpr(0.09)  # beta below which the logarithm is taken of 1 + v, not of w
 
 TRIES = tl.constexpr(64)  # no row needs so many steps; a loop on a GPU must not run for ever
+ENOUGH = tl.constexpr(4e-7)  # what the sum of a row may be off
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
@@ -214,3 +215,59 @@ def climb(y, x, good, beta, gamma, width, near, tolerance, KIND: tl.constexpr, N
         done = done | ~(surplus > tolerance)
         active = tl.max(tl.where(done, 0, 1), 0)
     return x
+
+
+@triton.jit
+def step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
+    """(step that is exact if the support stays, Newton's step, whether to take only the latter).
+
+    The exact step goes too far if scores leave the support on the way, Newton's not far enough:
+    the truth lies between them. SPARSEMAX has one step, right once the support has settled.
+    """
+    surplus, less = newton(total, slopes, total, total, width, KIND)
+    if KIND == ENTMAX15:
+        step = exact_step(total, slopes, count)
+        return step, less, (step - less) * slopes > 0.5 * ENOUGH
+    else:
+        return less, less, (surplus > ENOUGH) & (slopes != before)
+
+
+@triton.jit
+def settle(y, x, good, width, KIND: tl.constexpr):
+    """(x, rest): the threshold is x + rest.
+
+    The rest is kept apart, since one float cannot hold the threshold of a crowd of scores that lie
+    just above it.
+    """
+    rest = tl.zeros_like(x)
+    before = tl.zeros_like(x)
+    done = ~good
+    tries = 0
+    active = tl.max(tl.where(done, 0, 1), 0)
+    while (active > 0) & (tries < TRIES):
+        tries += 1
+        v = tl.maximum(y - x[None, :, None], 0.0)
+        one = tl.where(v > 0.0, 1.0, 0.0)
+        if KIND == ENTMAX15:
+            total, slopes, count = sum3(tl.sum(v * v, 0), tl.sum(v, 0), tl.sum(one, 0), 1)
+        else:
+            total, slopes = row_sums(v, one)
+            count = slopes
+        step, less, more = step_on_support(total, slopes, count, width, before, KIND)
+        before = slopes
+        rest = tl.where(done, rest, step)
+        done = done | ~more | (x + less == x)
+        x = tl.where(done, x, x + less)
+        active = tl.max(tl.where(done, 0, 1), 0)
+    return x, rest
+
+
+@triton.jit
+def went(x, moved, beta, gamma, NEAR: tl.constexpr):
+    """How far the threshold of a POWER row rose between two values of its unknown."""
+    if NEAR == ALWAYS:
+        return moved - x
+    elif NEAR == NEVER:
+        return (x - moved) * gamma
+    else:
+        return tl.where(beta < NEAR_ONE, moved - x, (x - moved) * gamma)
