@@ -151,17 +151,16 @@ def _over_all(
     mass = tl.zeros_like(x)
     count = tl.zeros_like(x)
     inner = tl.zeros_like(x)
-    backwards = True
     tries = 0
     active = 1
     one = tl.zeros_like(x) + 1.0
     while (active > 0) & (tries < TRIES):
         tries += 1
+        backwards = tries % 2 == 1
         at = x
         mass, slopes, count, inner = _sweep(
             row, bias, width, backwards, top, x, beta, gamma, near, KIND, NEAR, BIAS, BLOCK, UNROLL
         )
-        backwards = ~backwards
         if KIND == POWER:
             surplus, step = newton(mass, slopes, beta, gamma, one, KIND)
             x = move(x, step, beta, KIND, NEAR)
