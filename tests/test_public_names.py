@@ -29,6 +29,7 @@ def run_python(code: str) -> str:
         ("parsimax.cli.app", "torch"),
         ("parsimax.cli.app", "matplotlib"),
         ("parsimax.mappings", "numba"),
+        ("parsimax.losses", "triton"),
         ("parsimax.mappings", "matplotlib"),
     ],
 )

@@ -1,7 +1,7 @@
 """The backends that can run the whole contract here, found by asking them.
 
 Triton is not among them: it has no float64, and its interpreter takes a hundred milliseconds for
-what numba does in one. Its part of the contract is in tests/kernels/gpu.
+what numba does in one. Its part of the contract is in tests/contracts/gpu.
 """
 
 from __future__ import annotations

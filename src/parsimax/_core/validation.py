@@ -106,11 +106,11 @@ def forward_levels() -> int:
     return sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack)
 
 
-def derivatives_wanted(*tensors: Tensor | None) -> bool:
-    """Whether anything may be differentiated: by reverse mode, forward mode or torch.func."""
-    if under_transform() or torch.autograd.forward_ad._current_level >= 0:
-        return True
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+def transform_or_forward_mode() -> bool:
+    """Whether a torch.func transform or forward-mode differentiation is under way."""
+    return (
+        torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    )
 
 
 def without_values(z: Tensor) -> bool:

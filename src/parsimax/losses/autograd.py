@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -100,6 +101,12 @@ class _ConjugateFunction(torch.autograd.Function):
         z, parameter, index = _batch_all(info.batch_size, in_dims, z, parameter, index)
         result = _ConjugateFunction.apply(z, parameter, index, *rest)  # type: ignore[no-untyped-call]
         return result, (0, 0, 0, 0)
+
+
+# torch binds the arguments of every call to this signature, and would work it out anew each time
+_ConjugateFunction.forward.__signature__ = inspect.signature(  # type: ignore[attr-defined]
+    _ConjugateFunction.forward
+)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import derivatives_wanted, forward_levels, under_transform
+from parsimax._core.validation import forward_levels, transform_or_forward_mode, under_transform
 
 from .compiled import expanded, rowmap_operator
 from .rowmap import (
@@ -34,16 +34,49 @@ def apply_rowmap(rowmap: RowMap, z: Tensor, parameter: Parameter, backend: str =
             return expanded(rowmap, z, parameter, tensor, value, backend)
         compiled: Tensor = rowmap_operator(z, tensor, value, rowmap.name, backend)
         return compiled
-    if forward_levels() > 1:
-        # torch runs an autograd.Function's jvp outside the outer levels: it would come out as zero
-        return expanded(rowmap, z, parameter, tensor, value, backend)
-    if not derivatives_wanted(z, tensor):
+    result: Tensor
+    if transform_or_forward_mode():
+        if forward_levels() > 1:
+            # torch runs an autograd.Function's jvp outside the outer levels: it would be zero
+            return expanded(rowmap, z, parameter, tensor, value, backend)
+        result = _RowFunction.apply(z, tensor, value, rowmap.name, backend)  # type: ignore[no-untyped-call]
+        return result
+    wanted = z.requires_grad or (tensor is not None and tensor.requires_grad)
+    if not wanted or not torch.is_grad_enabled():
         return solve_rows(z, parameter, rowmap.name, backend)
-    result: Tensor = _RowFunction.apply(z, tensor, value, rowmap.name, backend)  # type: ignore[no-untyped-call]
+    result = _ReverseFunction.apply(z, tensor, value, rowmap.name, backend)  # type: ignore[no-untyped-call]
     return result
 
 
+def _backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    p, tensor = ctx.saved_tensors
+    parameter = parameter_of(tensor, ctx.value)
+    want = tensor is not None and ctx.needs_input_grad[1]
+    if kernels_allowed(*grads):
+        gz, gp = backward_rows(p, grads[0], parameter, ctx.name, ctx.backend, want)
+    else:
+        gz, gp = plain_backward(p, grads[0], parameter, ctx.name, want)
+    return gz, fit(gp, tensor) if want else None, None, None, None
+
+
+class _ReverseFunction(torch.autograd.Function):
+    """Reverse mode alone, which is what training asks for: torch calls this form twice as fast."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, parameter: Tensor | None, value: float, name: str, backend: str
+    ) -> Tensor:
+        p = solve_rows(z, parameter_of(parameter, value), name, backend)
+        ctx.save_for_backward(p, parameter)
+        ctx.value, ctx.name, ctx.backend = value, name, backend
+        return p
+
+    backward = staticmethod(_backward)
+
+
 class _RowFunction(torch.autograd.Function):
+    """The same with forward mode and torch.func."""
+
     @staticmethod
     def forward(
         z: Tensor, parameter: Tensor | None, value: float, name: str, backend: str
@@ -56,16 +89,7 @@ class _RowFunction(torch.autograd.Function):
         ctx.save_for_backward(output, parameter)
         ctx.save_for_forward(output, parameter)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        p, tensor = ctx.saved_tensors
-        parameter = parameter_of(tensor, ctx.value)
-        want = tensor is not None and ctx.needs_input_grad[1]
-        if kernels_allowed(*grads):
-            gz, gp = backward_rows(p, grads[0], parameter, ctx.name, ctx.backend, want)
-        else:
-            gz, gp = plain_backward(p, grads[0], parameter, ctx.name, want)
-        return gz, fit(gp, tensor) if want else None, None, None, None
+    backward = staticmethod(_backward)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:

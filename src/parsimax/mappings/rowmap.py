@@ -106,7 +106,7 @@ def backward_rows(
     if kernels is None or p.numel() == 0 or without_values(p):
         return plain_backward(p, g, parameter, name, want_parameter)
     gz, gparameter = kernels.backward(name, p, g, parameter, want_parameter)
-    return gz, gparameter.reshape((*p.shape[:-1], 1) if want_parameter else (0,))
+    return gz, gparameter.reshape(*p.shape[:-1], 1) if want_parameter else gparameter
 
 
 def plain_backward(

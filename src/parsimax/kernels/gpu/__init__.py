@@ -18,21 +18,65 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import budget, conjugate, entmax, entmax_backward, normmax
+from . import budget, conjugate, entmax, entmax_backward, normmax, steep
+
+
+def _flat(alpha: float | Tensor) -> bool:
+    """Whether some row may have an alpha between 1 and 2; the values of a tensor are not read."""
+    return isinstance(alpha, Tensor) or 1.0 <= alpha <= 2.0
+
+
+def _steep(alpha: float | Tensor) -> bool:
+    """Whether some row may have another alpha."""
+    return isinstance(alpha, Tensor) or not 1.0 <= alpha <= 2.0
+
+
+# A tensor of alpha goes to the kernels for 1 <= alpha <= 2, which find the other rows themselves.
+
+
+def _entmax_forward(z: Tensor, alpha: float | Tensor, p: Tensor) -> None:
+    solve = entmax.forward if _flat(alpha) else steep.forward
+    solve(z, alpha, p)
+
+
+def _entmax_backward(
+    p: Tensor, g: Tensor, alpha: float | Tensor, gz: Tensor, change: Tensor | None
+) -> None:
+    multiply = entmax_backward.backward if _flat(alpha) else steep.backward
+    multiply(p, g, alpha, gz, change)
+
+
+def _entmax_loss(
+    z: Tensor,
+    alpha: float | Tensor,
+    index: Tensor | None,
+    p: Tensor,
+    gap: Tensor,
+    lag: Tensor,
+    top: Tensor,
+) -> None:
+    if _flat(alpha):
+        entmax.loss(z, alpha, index, p, gap, lag, top)
+    if _steep(alpha):
+        # the loss must not see p rounded to half precision
+        exact = p if p.dtype == torch.float32 else torch.empty_like(p, dtype=torch.float32)
+        steep.forward(z, alpha, exact)
+        conjugate.steep_loss(z, alpha, index, exact, p, gap, lag, top)
+
 
 _FORWARD: dict[str, Callable[..., Any]] = {
-    "entmax": entmax.forward,
+    "entmax": _entmax_forward,
     "sparsegen": entmax.sparsegen_forward,
     "normmax": normmax.forward,
     "budget": budget.forward,
 }
 _BACKWARD: dict[str, Callable[..., Any]] = {
-    "entmax": entmax_backward.backward,
+    "entmax": _entmax_backward,
     "sparsegen": entmax_backward.sparsegen_backward,
     "normmax": normmax.backward,
     "budget": budget.backward,
 }
-_LOSS: dict[str, Callable[..., Any]] = {"entmax": entmax.loss}
+_LOSS: dict[str, Callable[..., Any]] = {"entmax": _entmax_loss}
 LOSSES = frozenset(_LOSS)  # the mappings that ``solve_loss`` knows
 
 
@@ -45,6 +89,8 @@ def _on(x: Tensor) -> AbstractContextManager[Any]:
 
 def _rows(x: Tensor) -> Tensor:
     """``x`` as a matrix (rows, d) without gaps."""
+    if x.ndim == 2 and x.is_contiguous():
+        return x
     return x.detach().reshape(-1, x.shape[-1]).contiguous()
 
 
@@ -55,7 +101,7 @@ def _parameters(parameter: float | Tensor, shape: torch.Size) -> float | Tensor:
     values = parameter.detach()
     if values.dtype not in (torch.float32, torch.float64):
         values = values.float()
-    return values.expand(*shape[:-1], 1).reshape(-1)
+    return values.expand(*shape[:-1], 1).reshape(-1).contiguous()  # a view may have stride 0
 
 
 def forward(name: str, z: Tensor, parameter: float | Tensor) -> Tensor:
@@ -117,15 +163,18 @@ def loss_backward(p: Tensor, g: Tensor, index: Tensor | None, glag: Tensor) -> T
     rows = _rows(p)
     out = torch.empty(p.shape, dtype=p.dtype, device=p.device)
     flat = None if index is None else index.reshape(-1).contiguous()
-    scales = (_scale(x, p.shape[:-1]) for x in (g, glag))
+    shape = p.shape[:-1]
     with _on(p):
-        conjugate.loss_backward(rows, *scales, flat, out.view(rows.shape))
+        conjugate.loss_backward(
+            rows, _scale(g, shape), _scale(glag, shape), flat, out.view(rows.shape)
+        )
     return out
 
 
 def _scale(x: Tensor, shape: torch.Size) -> Tensor:
     """A vector of one value a row, or a single value."""
-    return x.detach().reshape(1) if x.numel() == 1 else x.detach().expand(shape).reshape(-1)
+    x = x.detach()
+    return x.reshape(1) if x.numel() == 1 else x.expand(shape).reshape(-1).contiguous()
 
 
 def entmax_domega(p: Tensor, alpha: float | Tensor) -> Tensor:
@@ -145,5 +194,6 @@ def dense_lag(z: Tensor, top: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     a = a.reshape(1, -1).expand(1, z.shape[-1]) if a.numel() <= z.shape[-1] else _rows(a)
     lag, total = (torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device) for _ in range(2))
     with _on(z):
-        conjugate.dense_lag(_rows(z), top.detach().reshape(-1), a, lag.view(-1), total.view(-1))
+        tops = top.detach().reshape(-1).contiguous()
+        conjugate.dense_lag(_rows(z), tops, a, lag.view(-1), total.view(-1))
     return lag, total

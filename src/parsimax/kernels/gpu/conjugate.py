@@ -19,6 +19,114 @@ def _tile(d: int) -> tuple[int, int]:
     return _TILE // columns, columns
 
 
+# --- the loss of entmax above alpha = 2 -----------------------------------------------------------
+
+
+@triton.jit
+def _steep_loss(
+    z_ptr,
+    alpha_ptr,
+    beta,
+    inverse,
+    index_ptr,
+    exact_ptr,
+    p_ptr,
+    gap_ptr,
+    lag_ptr,
+    top_ptr,
+    n,
+    d,
+    BY_ROW: tl.constexpr,
+    HAS_INDEX: tl.constexpr,
+    ROUND: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    mine = rows < n
+    wide = rows.to(tl.int64)
+    betas = tl.full([ROWS], 0.0, tl.float32) + beta
+    inverses = tl.full([ROWS], 0.0, tl.float32) + inverse
+    if BY_ROW:
+        alpha = tl.load(alpha_ptr + wide, mask=mine, other=1.0)
+        mine = mine & (((alpha >= 1.0) & (alpha <= 2.0)) == 0)  # NaN is ours, too
+        betas = (alpha - 1.0).to(tl.float32)
+        inverses = 1.0 / alpha.to(tl.float32)
+    top = tl.full([ROWS, COLUMNS], -float("inf"), tl.float32)
+    if tl.max(tl.where(mine, 1, 0), 0) > 0:
+        for start in range(0, d, COLUMNS):
+            columns = start + tl.arange(0, COLUMNS)
+            inside = mine[:, None] & (columns < d)[None, :]
+            where = wide[:, None] * d + columns[None, :]
+            z = tl.load(z_ptr + where, mask=inside, other=-float("inf")).to(tl.float32)
+            top = tl.maximum(top, tl.where(z != z, float("inf"), z))
+    highest = tl.max(top, 1)
+    finite = tl.where(tl.abs(highest) < float("inf"), highest, 0.0)
+    total = tl.full([ROWS, COLUMNS], 0.0, tl.float32)
+    if tl.max(tl.where(mine, 1, 0), 0) > 0:
+        for start in range(0, d, COLUMNS):
+            columns = start + tl.arange(0, COLUMNS)
+            inside = mine[:, None] & (columns < d)[None, :]
+            where = wide[:, None] * d + columns[None, :]
+            z = tl.load(z_ptr + where, mask=inside, other=-float("inf")).to(tl.float32)
+            p = tl.load(exact_ptr + where, mask=inside, other=0.0)
+            some = p > 0.0
+            power = tl.exp(betas[:, None] * tl.log(tl.where(some, p, 1.0)))
+            y = tl.where(some, z - finite[:, None], 0.0)
+            # <p, y> - Omega(p) with Omega(p) = sum p (p^beta - 1) / (alpha beta)
+            total += p * (y + (1.0 - power) * (inverses / betas)[:, None])
+            if ROUND:
+                tl.store(p_ptr + where, p.to(p_ptr.dtype.element_ty), mask=inside)
+    gap = tl.sum(total, 1)
+    gap = tl.where(gap < 0.0, 0.0, gap)
+    tl.store(gap_ptr + wide, tl.where(highest == -float("inf"), 0.0, gap), mask=mine)
+    tl.store(top_ptr + wide, finite, mask=mine)
+    lag = tl.full([ROWS], 0.0, tl.float64)
+    if HAS_INDEX:
+        index = tl.load(index_ptr + wide, mask=mine, other=0)
+        target = tl.load(z_ptr + wide * d + index, mask=mine, other=0.0).to(tl.float64)
+        lag = finite.to(tl.float64) - target
+    tl.store(lag_ptr + wide, lag, mask=mine)
+
+
+def steep_loss(
+    z: Tensor,
+    alpha: float | Tensor,
+    index: Tensor | None,
+    exact: Tensor,
+    p: Tensor,
+    gap: Tensor,
+    lag: Tensor,
+    top: Tensor,
+) -> None:
+    """Gap, lag and top of rows that are solved in ``exact``, which is rounded into ``p``.
+
+    Of a tensor of alphas, only the rows outside [1, 2] are looked at.
+    """
+    n, d = z.shape
+    rows, columns = _tile(d)
+    number = 3.0 if isinstance(alpha, Tensor) else alpha
+    _steep_loss[(triton.cdiv(n, rows),)](
+        z,
+        alpha if isinstance(alpha, Tensor) else z,
+        number - 1.0,
+        1.0 / number,
+        z if index is None else index,
+        exact,
+        p,
+        gap,
+        lag,
+        top,
+        n,
+        d,
+        BY_ROW=isinstance(alpha, Tensor),
+        HAS_INDEX=index is not None,
+        ROUND=p is not exact,
+        ROWS=rows,
+        COLUMNS=columns,
+    )
+
+
 # --- the gradient in the scores -------------------------------------------------------------------
 
 
@@ -51,7 +159,7 @@ def _loss_backward(
         glag = tl.load(glag_ptr + wide * glag_stride, mask=here, other=0.0).to(tl.float32)
         index = tl.load(index_ptr + wide, mask=here, other=-1)
         out -= tl.where(columns[None, :] == index[:, None], glag[:, None], 0.0)
-    tl.store(out_ptr + where, out, mask=inside)
+    tl.store(out_ptr + where, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def loss_backward(p: Tensor, g: Tensor, glag: Tensor, index: Tensor | None, out: Tensor) -> None:

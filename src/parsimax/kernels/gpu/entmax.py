@@ -13,10 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 from .approx import exp2, reciprocal, rounded
-from .layout import Tile, tile_of
+from .layout import Tile, forward_tile
 from .newton import (
     ALWAYS,
-    ENOUGH,
     ENTMAX15,
     NEAR_ONE,
     NEVER,
@@ -27,23 +26,23 @@ from .newton import (
     TRIES,
     any_near,
     climb,
+    exact_step,
+    last_newton,
     lowest,
     move,
     newton,
     relative,
     row_sums,
-    settle,
     start,
-    step_on_support,
     terms,
     threshold,
-    went,
 )
-from .reductions import larger, maximum, maximum2, sum3
+from .reductions import larger, maximum, maximum2, solid, sum3
 from .steep import PROGRAMS, SCAN, solve_owned
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
+_ENOUGH = tl.constexpr(4e-7)  # what the sum of a row may be off
 
 
 @triton.jit
@@ -64,6 +63,57 @@ def _tops(z, GROUP: tl.constexpr, PAIRS: tl.constexpr):
 
 
 @triton.jit
+def step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
+    """(step that is exact if the support stays, Newton's step, whether to take only the latter).
+
+    The exact step goes too far if scores leave the support on the way, Newton's not far enough:
+    the truth lies between them. If rounding has lost some, Newton takes them in again. SPARSEMAX
+    has one step, right once the support has settled.
+    """
+    surplus, less = newton(total, slopes, total, total, width, KIND, NEVER)
+    # down by a digit that does not count, a crowd might come back that does
+    if KIND == ENTMAX15:
+        step = tl.maximum(exact_step(total, slopes, count), 0.0)
+        return step, less, ((step - less) * slopes > 0.5 * _ENOUGH) | (surplus < -_ENOUGH)
+    else:
+        step = tl.maximum(less, 0.0)
+        return step, less, (tl.abs(surplus) > _ENOUGH) & (slopes != before)
+
+
+@triton.jit
+def settle(y, x, good, width, KIND: tl.constexpr, FEW: tl.constexpr):
+    """The rest by which the threshold lies above x.
+
+    It is kept apart, since one float cannot hold the threshold of a crowd of scores that lie just
+    above it.
+    """
+    rest = tl.zeros_like(x)
+    before = tl.zeros_like(x)
+    done = ~good
+    tries = 0
+    active = tl.max(tl.where(done, 0, 1), 0)
+    while (active > 0) & (tries < TRIES):
+        tries += 1
+        v = tl.maximum((y - x[None, :, None]) - rest[None, :, None], 0.0)
+        one = tl.where(v > 0.0, 1.0, 0.0)
+        if KIND == ENTMAX15:
+            total, slopes, count = sum3(
+                solid(tl.sum(v * v, 0), FEW), tl.sum(v, 0), tl.sum(one, 0), 1
+            )
+        else:
+            total, slopes = row_sums(v, one, FEW)
+            count = slopes
+        step, less, more = step_on_support(total, slopes, count, width, before, KIND)
+        before = slopes
+        moved = rest + tl.where(more, less, step)
+        arrived = ~more | (moved == rest)
+        rest = tl.where(done, rest, moved)
+        done = done | arrived
+        active = tl.max(tl.where(done, 0, 1), 0)
+    return rest
+
+
+@triton.jit
 def _write(y, x, rest, scale, fill, KIND: tl.constexpr):
     """Probabilities; ``fill`` is 0, or NaN in a row that has none."""
     v = tl.maximum((y - x) - rest, 0.0)
@@ -74,7 +124,9 @@ def _write(y, x, rest, scale, fill, KIND: tl.constexpr):
 
 
 @triton.jit
-def _finish(y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexpr):
+def _finish(
+    y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexpr, FEW: tl.constexpr
+):
     """(x, p, scale): powers with their last step taken on p itself, and then scaled to one.
 
     What the step neglects is of second order, and what leaves the support on the way. Where that
@@ -90,8 +142,8 @@ def _finish(y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexp
         q, slope = terms(
             y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
         )
-        total, slopes = row_sums(q, slope)
-        surplus, step = newton(total, slopes, beta, gamma, x, KIND)
+        total, slopes = row_sums(q, slope, FEW)
+        surplus, step = last_newton(total, slopes, beta)
         largest, _slope = terms(tl.zeros_like(x), x, beta, gamma, near, KIND, NEAR)
         q = tl.maximum(tl.fma(slope, -step[None, :, None], q), 0.0)
         p = tl.where(done[None, :, None], p, q)
@@ -99,7 +151,7 @@ def _finish(y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexp
         mass = tl.where(done, mass, sums)
         moved = move(x, step, beta, KIND, NEAR)
         left = sums - (total - step * slopes)
-        more = (surplus * surplus * largest > ENOUGH) | (tl.abs(surplus) > 2e-3) | (left > ENOUGH)
+        more = (surplus * surplus * largest > _ENOUGH) | (tl.abs(surplus) > 2e-3) | (left > _ENOUGH)
         arrived = ~more | (moved == x)
         x = tl.where(done, x, moved)
         done = done | arrived
@@ -108,17 +160,34 @@ def _finish(y, x, good, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexp
 
 
 @triton.jit
+def _power(y, heads, deepest, good, beta, gamma, near, NEAR: tl.constexpr, FEW: tl.constexpr):
+    """Solve POWER rows in registers: first on the tops, ``heads``, then on all of ``y``.
+
+    ``deepest`` is the largest score that is not a top; it may lie above the threshold, too.
+    """
+    x = start(beta, beta, POWER, NEAR)
+    x = climb(heads, x, good, beta, gamma, beta, near, 3e-2, POWER, NEAR, True)
+    low = lowest(x, beta, gamma, POWER, NEAR)
+    hidden = deepest > low - 1e-5 * tl.abs(low)
+    x = climb(heads, x, good & ~hidden, beta, gamma, beta, near, 1e-3, POWER, NEAR, True)
+    # Newton leaves about a third of beta times the square of the surplus
+    roughly = tl.minimum(0.3, tl.sqrt(0.006 / beta))
+    x = climb(y, x, good & hidden, beta, gamma, beta, near, roughly, POWER, NEAR, FEW)
+    return _finish(y, x, good, beta, gamma, near, POWER, NEAR, FEW)
+
+
+@triton.jit
 def _parameters(a_ptr, value, rows, inside, KIND: tl.constexpr, TENSOR: tl.constexpr):
     """(beta, gamma, width, whether this kernel solves the row, whether the parameter is bad).
 
-    ``value`` is beta or lambda. Differences are taken before a double is rounded.
+    ``value`` is beta or 1 - lambda. Differences are taken before a double is rounded.
     """
     one = tl.zeros([rows.shape[0]], tl.float32) + 1.0
     if KIND == SPARSEMAX:  # sparsegen: lambda below 1
         if TENSOR:
             width = (1.0 - tl.load(a_ptr + rows, mask=inside, other=0.0)).to(tl.float32)
         else:
-            width = one - value
+            width = one * value
         fits = (width > 0.0) & (width < float("inf"))
         return one, one, tl.where(fits, width, 1.0), inside, ~fits
     else:
@@ -169,6 +238,7 @@ def _held(
     fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
     largest = tl.where(good, top, 0.0)
     y = relative(z, largest[None, :, None], KIND)
+    FEW: tl.constexpr = DEEP * WIDE <= 32
     if KIND == SOFTMAX:
         p = exp2(y * _LOG2E)
         total = tl.sum(tl.sum(p, 0), 1)
@@ -176,23 +246,23 @@ def _held(
         p = tl.fma(p, scale[None, :, None], fill[None, :, None])
         t = tl.log2(total) * _LN2
     else:
-        x = start(beta, width, KIND, NEAR)
         heads = relative(tops, largest[:, None], KIND)[None, :, :]
         if KIND == POWER:
-            x = climb(heads, x, good, beta, gamma, width, near, 1e-3, KIND, NEAR)
-            # what is not a top of its group may lie above the threshold, too
-            low = lowest(x, beta, gamma, KIND, NEAR)
-            hidden = good & (tl.max(seconds, 1) - largest > low - 1e-5 * tl.abs(low))
-            # Newton leaves about a third of beta times the square of the surplus
-            roughly = tl.minimum(0.3, tl.sqrt(0.006 / beta))
-            x = climb(y, x, hidden, beta, gamma, width, near, roughly, KIND, NEAR)
-            x, p, scale = _finish(y, x, good, beta, gamma, near, KIND, NEAR)
+            deepest = tl.max(seconds, 1) - largest
+            if NEAR == SOME and ROWS == 1:
+                if near:
+                    x, p, scale = _power(y, heads, deepest, good, beta, gamma, near, ALWAYS, FEW)
+                else:
+                    x, p, scale = _power(y, heads, deepest, good, beta, gamma, near, NEVER, FEW)
+            else:
+                x, p, scale = _power(y, heads, deepest, good, beta, gamma, near, NEAR, FEW)
             p = tl.fma(p, scale[None, :, None], fill[None, :, None])
             t = threshold(x, beta, gamma, KIND, NEAR)
         else:
-            x = climb(heads, x, good, beta, gamma, width, near, 0.2, KIND, NEAR)
-            x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR)
-            x, rest = settle(y, x, good, width, KIND)
+            x = start(beta, width, KIND, NEAR)
+            x = climb(heads, x, good, beta, gamma, width, near, 0.2, KIND, NEAR, True)
+            x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR, FEW)
+            rest = settle(y, x, good, width, KIND, FEW)
             scale = 1.0 / width
             p = _write(
                 y, x[None, :, None], rest[None, :, None], scale[None, :, None],
@@ -214,15 +284,18 @@ def _held(
 def _piece(k, d, backwards, WIDE: tl.constexpr):
     """The first column of the k-th piece of a row, from either end."""
     pieces = tl.cdiv(d, WIDE)
-    return tl.where(backwards, pieces - 1 - k, k) * WIDE
+    return tl.where(backwards > 0, pieces - 1 - k, k) * WIDE
 
 
 @triton.jit
 def _sweep(
-    z_ptr, row_start, columns, d, backwards, largest, x, beta, gamma, near,
+    z_ptr, row_start, columns, d, backwards, largest, base, x, beta, gamma, near,
     KIND: tl.constexpr, NEAR: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The sums of a climb over a row in memory, and the size of the support for ENTMAX15."""
+    """The sums of a climb over a row in memory, and the size of the support for ENTMAX15.
+
+    The threshold is ``base`` + ``x``; there is no base for POWER.
+    """
     totals = tl.zeros([1, 1, WIDE], tl.float32)
     slopes = tl.zeros([1, 1, WIDE], tl.float32)
     counts = tl.zeros([1, 1, WIDE], tl.float32)
@@ -230,6 +303,8 @@ def _sweep(
         here = columns + _piece(k, d, backwards, WIDE)
         z = tl.load(z_ptr + row_start + here, mask=here < d, other=-float("inf")).to(tl.float32)
         y = relative(z, largest[None, :, None], KIND)
+        if KIND != POWER:
+            y -= base[None, :, None]
         q, slope = terms(
             y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
         )
@@ -273,7 +348,7 @@ def _streamed(
     x = start(beta, width, KIND, NEAR)
     rest = tl.zeros_like(x)
     scale = 1.0 / width
-    backwards = True
+    backwards = 1
     if KIND == SOFTMAX:
         total = tl.zeros([1, 1, WIDE], tl.float32)
         for k in range(pieces):
@@ -281,12 +356,12 @@ def _streamed(
             z = tl.load(z_ptr + row_start + here, mask=here < d, other=-float("inf"))
             total += exp2((z.to(tl.float32) - largest[None, :, None]) * _LOG2E)
         sums = tl.sum(tl.sum(total, 0), 1)
-        backwards = ~backwards
+        backwards = 1 - backwards
         scale = tl.where(good, reciprocal(sums), 0.0)
         t = tl.log2(sums) * _LN2
     elif KIND == POWER:
         heads = relative(first, largest[None, :, None], KIND)
-        x = climb(heads, x, good, beta, gamma, width, near, 1e-3, KIND, NEAR)
+        x = climb(heads, x, good, beta, gamma, width, near, 1e-3, KIND, NEAR, True)
         low = lowest(x, beta, gamma, KIND, NEAR)
         deepest = tl.max(tl.max(second, 0), 1) - largest
         hidden = good & (deepest > low - 1e-5 * tl.abs(low))
@@ -299,11 +374,13 @@ def _streamed(
         while (active > 0) & (tries < TRIES):
             tries += 1
             total, slopes, _count = _sweep(
-                z_ptr, row_start, columns, d, backwards, largest, x, beta, gamma, near,
+                z_ptr, row_start, columns, d, backwards, largest, x, x, beta, gamma, near,
                 KIND, NEAR, WIDE,
             )  # fmt: skip
-            backwards = ~backwards
-            surplus, step = newton(total, slopes, beta, gamma, width, KIND)
+            backwards = 1 - backwards
+            surplus, step = newton(total, slopes, beta, gamma, width, KIND, NEAR)
+            _same, last = last_newton(total, slopes, beta)
+            step = tl.where(tl.abs(surplus) < 0.05, last, step)
             moved = move(x, step, beta, KIND, NEAR)
             # what the move lost to rounding would be seen in the sum of a long row
             moved_by = went(x, moved, beta, gamma, NEAR)
@@ -315,25 +392,25 @@ def _streamed(
     else:
         two = tl.join(tl.reshape(first, [1, WIDE]), tl.reshape(second, [1, WIDE]))
         heads = relative(tl.permute(two, (2, 0, 1)), largest[None, :, None], KIND)
-        x = climb(heads, x, good, beta, gamma, width, near, 1e-2, KIND, NEAR)
+        x = climb(heads, x, good, beta, gamma, width, near, 1e-2, KIND, NEAR, True)
         deepest = relative(tl.max(tl.max(third, 0), 1), largest, KIND)
         hidden = good & (deepest > x - 1e-5 * tl.abs(x))
-        x, rest = settle(heads, x, good & ~hidden, width, KIND)
+        rest = settle(heads, x, good & ~hidden, width, KIND, True)
         before = tl.zeros_like(x)
         tries = 0
         active = tl.max(tl.where(hidden, 1, 0), 0)
         while (active > 0) & (tries < TRIES):
             tries += 1
             total, slopes, count = _sweep(
-                z_ptr, row_start, columns, d, backwards, largest, x, beta, gamma, near,
+                z_ptr, row_start, columns, d, backwards, largest, x, rest, beta, gamma, near,
                 KIND, NEAR, WIDE,
             )  # fmt: skip
-            backwards = ~backwards
-            rest, less, more = step_on_support(total, slopes, count, width, before, KIND)
+            backwards = 1 - backwards
+            step, less, more = step_on_support(total, slopes, count, width, before, KIND)
             before = slopes
-            more = more & (x + less != x)
-            active = tl.max(tl.where(more, 1, 0), 0)
-            x = tl.where(more, x + less, x)
+            moved = rest + tl.where(more, less, step)
+            active = tl.max(tl.where(more & (moved != rest), 1, 0), 0)
+            rest = moved
         t = threshold(x, beta, gamma, KIND, NEAR)
         t += 2.0 * rest if KIND == ENTMAX15 else rest
     inner = tl.zeros([1, 1, WIDE], tl.float32)
@@ -366,6 +443,17 @@ def _streamed(
         )  # fmt: skip
 
 
+@triton.jit
+def went(x, moved, beta, gamma, NEAR: tl.constexpr):
+    """How far the threshold of a POWER row rose between two values of its unknown."""
+    if NEAR == ALWAYS:
+        return moved - x
+    elif NEAR == NEVER:
+        return (x - moved) * gamma
+    else:
+        return tl.where(beta < NEAR_ONE, moved - x, (x - moved) * gamma)
+
+
 @triton.jit(do_not_specialize=["n", "scanners"])
 def _kernel(
     z_ptr, p_ptr, a_ptr, gap_ptr, lag_ptr, top_ptr, index_ptr, value, n, d, scanners,
@@ -377,9 +465,8 @@ def _kernel(
     program = tl.program_id(0)
     if program < scanners:
         if SCANNED > 0:
-            solve_owned(
-                z_ptr, a_ptr, p_ptr, program, scanners, n, d, SCANNED, ROWS, DEEP * WIDE, not STREAM
-            )
+            # in pieces, even if they fit: these rows are rare, and registers are not free
+            solve_owned(z_ptr, a_ptr, p_ptr, program, scanners, n, d, SCANNED, ROWS, WIDE, False)
     else:
         program -= scanners
         if STREAM:
@@ -408,8 +495,8 @@ def kind_of(alpha: float | Tensor) -> tuple[int, int]:
 
 def _launch(z, p, parameter, kind, near, loss, index, tile=None):
     n, d = z.shape
-    tile = tile or tile_of(z)
     tensor = isinstance(parameter, Tensor)
+    tile = tile or forward_tile(z, kind == POWER.value, tensor)
     programs = triton.cdiv(n, tile.rows)
     steep = tensor and kind == POWER.value and loss is None
     scanners = min(programs, PROGRAMS) if steep else 0
@@ -438,10 +525,10 @@ def _launch(z, p, parameter, kind, near, loss, index, tile=None):
 
 
 def _value(alpha: float | Tensor, kind: int) -> float | Tensor:
-    """What a kernel takes: beta, or lambda = 0 for sparsemax."""
+    """What a kernel takes: beta, or 1 - lambda, which is 1 for sparsemax."""
     if isinstance(alpha, Tensor):
         return alpha
-    return 0.0 if kind == SPARSEMAX.value else alpha - 1.0
+    return 1.0 if kind == SPARSEMAX.value else alpha - 1.0
 
 
 def forward(z: Tensor, alpha: float | Tensor, p: Tensor, tile: Tile | None = None) -> None:
@@ -455,7 +542,8 @@ def forward(z: Tensor, alpha: float | Tensor, p: Tensor, tile: Tile | None = Non
 
 def sparsegen_forward(z: Tensor, lam: float | Tensor, p: Tensor) -> None:
     """The same for sparsegen, with one lambda below 1, or one a row."""
-    _launch(z, p, lam, SPARSEMAX.value, NEVER.value, None, None)
+    value = lam if isinstance(lam, Tensor) else 1.0 - lam
+    _launch(z, p, value, SPARSEMAX.value, NEVER.value, None, None)
 
 
 def loss(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .approx import exp2, log2, rounded, square_root
 from .entmax import kind_of
-from .layout import Tile, tile_of
+from .layout import Tile, backward_tile
 from .newton import ENTMAX15, SOFTMAX, SPARSEMAX, row_sums
 from .reductions import sum2
 from .steep import PROGRAMS, SCAN, multiply_owned
@@ -60,14 +60,14 @@ def _beta_and_scale(
 ):
     """(beta, 1 / (1 - lambda) or 1 / beta^2, whether this kernel owns the row).
 
-    ``value`` is beta or lambda. Differences are taken before a double is rounded.
+    ``value`` is beta or 1 - lambda. Differences are taken before a double is rounded.
     """
     one = tl.zeros([rows.shape[0]], tl.float32) + 1.0
     if GEN:
         if TENSOR:
             width = (1.0 - tl.load(a_ptr + rows, mask=inside, other=0.0)).to(tl.float32)
         else:
-            width = one - value
+            width = one * value
         return one, 1.0 / width, inside
     else:
         if TENSOR:
@@ -119,7 +119,7 @@ def _held(
     g = tl.load(g_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
     s = _weights(p, beta[None, :, None], KIND)
     # a gradient of inf or NaN off the support stays there
-    against, total = row_sums(tl.where(s == 0.0, 0.0, s * g), s)
+    against, total = row_sums(tl.where(s == 0.0, 0.0, s * g), s, False)
     mean = _mean(against, total, p_ptr, rows, d, mine)
     g = tl.where(s == 0.0, 0.0, g)
     out, change = _apply(
@@ -181,7 +181,7 @@ def _kernel(
         if SCANNED > 0:
             multiply_owned(
                 p_ptr, g_ptr, a_ptr, out_ptr, change_ptr, program, scanners, n, d,
-                WANT, SCANNED, ROWS, DEEP * WIDE, not STREAM,
+                WANT, SCANNED, ROWS, WIDE, False,
             )  # fmt: skip
     else:
         program -= scanners
@@ -199,8 +199,8 @@ def _kernel(
 
 def _launch(p, g, parameter, out, change, kind, generalised, tile=None):
     n, d = p.shape
-    tile = tile or tile_of(p)
     tensor = isinstance(parameter, Tensor)
+    tile = tile or backward_tile(p, tensor)
     programs = triton.cdiv(n, tile.rows)
     steep = tensor and not generalised
     scanners = min(programs, PROGRAMS) if steep else 0
@@ -244,4 +244,5 @@ def sparsegen_backward(
     p: Tensor, g: Tensor, lam: float | Tensor, out: Tensor, change: Tensor | None
 ) -> None:
     """The same for sparsegen and its lambda."""
-    _launch(p, g, lam, out, change, SPARSEMAX.value, True)
+    value = lam if isinstance(lam, Tensor) else 1.0 - lam
+    _launch(p, g, value, out, change, SPARSEMAX.value, True)

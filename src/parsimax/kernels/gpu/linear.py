@@ -142,7 +142,7 @@ def solve(rows: Rows, want_change: bool, dtype: torch.dtype) -> tuple[Tensor, Te
         "KIND": kind, "NEAR": near, "ALPHAS": source, "BIAS": bias is not None, "SMOOTH": smooth,
         "WEIGHTED": weighted, "CHANGE": want_change, "LIST": room > 0,
         "BITS": (words // block).bit_length(), "BLOCK": block, "MOST": _CANDIDATES,
-        "UNROLL": _UNROLL,
+        "UNROLL": _UNROLL, "FEW": min(block, _CANDIDATES) <= 32 * warps,
         "num_warps": warps, "maxnreg": _REGISTERS,
     }  # fmt: skip
     step = min(_chunk_rows(tokens, words), tokens)

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from .approx import exp2
+from .entmax import settle, step_on_support, went
 from .linear_row import largest, largest_four, load, place, slack
 from .linear_steep import descend, power
 from .linear_target import read_target, row_factors
@@ -28,18 +29,16 @@ from .newton import (
     TRIES,
     any_near,
     climb,
+    last_newton,
     lowest,
     move,
     newton,
     relative,
-    settle,
     start,
-    step_on_support,
     terms,
     threshold,
-    went,
 )
-from .reductions import maximum, sum2, sum3
+from .reductions import maximum, solid, sum2, sum3
 
 # Kinds of rows beside those of newton.py
 STEEP = tl.constexpr(4)  # alpha above 2
@@ -162,7 +161,9 @@ def _over_all(
             row, bias, width, backwards, top, x, beta, gamma, near, KIND, NEAR, BIAS, BLOCK, UNROLL
         )
         if KIND == POWER:
-            surplus, step = newton(mass, slopes, beta, gamma, one, KIND)
+            surplus, step = newton(mass, slopes, beta, gamma, one, KIND, NEAR)
+            _same, last = last_newton(mass, slopes, beta)
+            step = tl.where(tl.abs(surplus) < 0.05, last, step)
             x = move(x, step, beta, KIND, NEAR)
             # what the move lost to rounding would be seen in the sum of a long row
             inv = 1.0 + slopes * (went(at, x, beta, gamma, NEAR) - step)
@@ -246,6 +247,7 @@ def solve_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, ALPHAS: tl.constexpr, BIAS: tl.constexpr,
     SMOOTH: tl.constexpr, WEIGHTED: tl.constexpr, CHANGE: tl.constexpr, LIST: tl.constexpr,
     BITS: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr, UNROLL: tl.constexpr,
+    FEW: tl.constexpr,
 ):  # fmt: skip
     """The row's loss and record, and its entries in the lists if there is room.
 
@@ -307,7 +309,7 @@ def solve_kernel(
             flat = goods & (betas <= 1.0)
             heads = relative(first, top, SOLVED)[None, None, :]
             c = move(start(betas, one, SOLVED, NEAR), -SCALE * off, betas, SOLVED, NEAR)
-            c = climb(heads, c, flat, betas, gammas, one, near, 1e-2, SOLVED, NEAR)
+            c = climb(heads, c, flat, betas, gammas, one, near, 1e-2, SOLVED, NEAR, FEW)
             c = move(c, -SCALE * 2.0 * off, betas, SOLVED, NEAR)
             reach = lowest(c, betas, gammas, SOLVED, NEAR) / SCALE - 2.0 * off
             reach = tl.where(flat, reach - 1e-5 * tl.abs(reach), low_score)
@@ -322,10 +324,9 @@ def solve_kernel(
         if KIND != STEEP:
             solved = flat & (tl.where(few > MOST, one, 0.0) == 0.0)
             if SOLVED == POWER:
-                c = climb(tile, c, solved, betas, gammas, one, near, 1e-3, POWER, NEAR)
+                c = climb(tile, c, solved, betas, gammas, one, near, 1e-3, POWER, NEAR, FEW)
             else:
-                c, rest = settle(tile, c, solved, one, SOLVED)
-                c += rest
+                c += settle(tile, c, solved, one, SOLVED, FEW)
             reach = lowest(c, betas, gammas, SOLVED, NEAR) / SCALE
             missing = flat & (hidden > reach - 1e-5 * tl.abs(reach))
             swept = tl.max(tl.where(missing, 1, 0), 0) > 0
@@ -368,7 +369,7 @@ def solve_kernel(
         if swept == 0:
             q = weights(y_few, tl.sum(c, 0), e, low, bar, beta, gamma, near, KIND, NEAR)
             counts = tl.where(q > 0.0, 1.0, 0.0)
-            s0, s1, s2 = sum3(q, counts, tl.where(q > 0.0, q * y_few, 0.0), 0)
+            s0, s1, s2 = sum3(solid(q, FEW), counts, tl.where(q > 0.0, q * y_few, 0.0), 0)
             mass = one * s0
             count = one * s1
             inner = one * s2

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from .approx import exp2, log2, reciprocal, square_root
-from .reductions import sum2, sum3
+from .reductions import solid, sum2
 
 SOFTMAX = tl.constexpr(0)
 SPARSEMAX = tl.constexpr(1)
@@ -33,7 +33,6 @@ SOME = tl.constexpr(2)
 NEAR_ONE = tl.constexpr(0.09)  # beta below which the logarithm is taken of 1 + v, not of w
 
 TRIES = tl.constexpr(64)  # no row needs so many steps; a loop on a GPU must not run for ever
-ENOUGH = tl.constexpr(4e-7)  # what the sum of a row may be off
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
@@ -93,6 +92,12 @@ def terms(y, x, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexpr):
         return _near(y, x, beta, gamma)
     elif NEAR == NEVER:
         return _far(y, x, beta, gamma)
+    elif beta.numel == 1:
+        if near:
+            q, slope = _near(y, x, beta, gamma)
+        else:
+            q, slope = _far(y, x, beta, gamma)
+        return q, slope
     else:
         q, slope = _far(y, x, beta, gamma)
         if near:
@@ -118,8 +123,8 @@ def start(beta, width, KIND: tl.constexpr, NEAR: tl.constexpr):
 
 
 @triton.jit
-def newton(total, slope, beta, gamma, width, KIND: tl.constexpr):
-    """(surplus of mass, how far the threshold must still rise)."""
+def newton(total, slope, beta, gamma, width, KIND: tl.constexpr, NEAR: tl.constexpr):
+    """(surplus of mass, how far the threshold must rise at least)."""
     if KIND == SPARSEMAX:
         step = (total - width) * reciprocal(tl.maximum(slope, 1.0))
         return total * reciprocal(width) - 1.0, step
@@ -127,17 +132,23 @@ def newton(total, slope, beta, gamma, width, KIND: tl.constexpr):
         step = (total - square_root(total)) * reciprocal(tl.maximum(slope, 1e-30))
         return total - 1.0, step
     else:
-        surplus = total - 1.0
-        # total (1 - total^-beta) / beta: by a series near 1, where the logarithm has few digits
-        curve = 0.5 * (1.0 - beta)
-        close = surplus * (1.0 + surplus * curve * (1.0 - (1.0 + beta) * surplus * (1.0 / 3)))
+        # total (1 - total^-beta) / beta, or its limit
         log_total = log2(total)
-        x = beta * log_total * _LN2
-        flat = log_total * _LN2 * (1.0 - x * (0.5 - x * (1.0 / 6 - x * (1.0 / 24))))
-        steep = (1.0 - exp2(-beta * log_total)) * gamma
-        far = total * tl.where(x < 0.2, flat, steep)
-        rise = tl.where(tl.abs(surplus) < 0.05, close, far)
-        return surplus, rise * reciprocal(slope)
+        rise = (1.0 - exp2(-beta * log_total)) * gamma
+        if NEAR != NEVER:
+            x = beta * log_total * _LN2
+            flat = log_total * _LN2 * (1.0 - x * (0.5 - x * (1.0 / 6 - x * (1.0 / 24))))
+            rise = tl.where(x < 0.2, flat, rise)
+        return total - 1.0, total * rise * reciprocal(slope)
+
+
+@triton.jit
+def last_newton(total, slope, beta):
+    """The same for POWER by a series, where the surplus is small and a logarithm has few digits."""
+    surplus = total - 1.0
+    curve = 0.5 * (1.0 - beta)
+    rise = surplus * (1.0 + surplus * curve * (1.0 - (1.0 + beta) * surplus * (1.0 / 3)))
+    return surplus, rise * reciprocal(slope)
 
 
 @triton.jit
@@ -188,13 +199,16 @@ def exact_step(squares, total, count):
 
 
 @triton.jit
-def row_sums(a, b):
+def row_sums(a, b, FEW: tl.constexpr):
     """Sums over all but the rows of two tiles (columns, rows, columns)."""
-    return sum2(tl.sum(a, 0), tl.sum(b, 0), 1)
+    return sum2(solid(tl.sum(a, 0), FEW), solid(tl.sum(b, 0), FEW), 1)
 
 
 @triton.jit
-def climb(y, x, good, beta, gamma, width, near, tolerance, KIND: tl.constexpr, NEAR: tl.constexpr):
+def climb(
+    y, x, good, beta, gamma, width, near, tolerance,
+    KIND: tl.constexpr, NEAR: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
     """Newton over a tile in registers until no row has more surplus than it may have.
 
     A row that has arrived no longer changes, whatever its neighbours do.
@@ -207,67 +221,11 @@ def climb(y, x, good, beta, gamma, width, near, tolerance, KIND: tl.constexpr, N
         q, slope = terms(
             y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, KIND, NEAR
         )
-        total, slopes = row_sums(q, slope)
-        surplus, step = newton(total, slopes, beta, gamma, width, KIND)
+        total, slopes = row_sums(q, slope, FEW)
+        surplus, step = newton(total, slopes, beta, gamma, width, KIND, NEAR)
         moved = move(x, step, beta, KIND, NEAR)
         done = done | (moved == x)
         x = tl.where(done, x, moved)
         done = done | ~(surplus > tolerance)
         active = tl.max(tl.where(done, 0, 1), 0)
     return x
-
-
-@triton.jit
-def step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
-    """(step that is exact if the support stays, Newton's step, whether to take only the latter).
-
-    The exact step goes too far if scores leave the support on the way, Newton's not far enough:
-    the truth lies between them. SPARSEMAX has one step, right once the support has settled.
-    """
-    surplus, less = newton(total, slopes, total, total, width, KIND)
-    if KIND == ENTMAX15:
-        step = exact_step(total, slopes, count)
-        return step, less, (step - less) * slopes > 0.5 * ENOUGH
-    else:
-        return less, less, (surplus > ENOUGH) & (slopes != before)
-
-
-@triton.jit
-def settle(y, x, good, width, KIND: tl.constexpr):
-    """(x, rest): the threshold is x + rest.
-
-    The rest is kept apart, since one float cannot hold the threshold of a crowd of scores that lie
-    just above it.
-    """
-    rest = tl.zeros_like(x)
-    before = tl.zeros_like(x)
-    done = ~good
-    tries = 0
-    active = tl.max(tl.where(done, 0, 1), 0)
-    while (active > 0) & (tries < TRIES):
-        tries += 1
-        v = tl.maximum(y - x[None, :, None], 0.0)
-        one = tl.where(v > 0.0, 1.0, 0.0)
-        if KIND == ENTMAX15:
-            total, slopes, count = sum3(tl.sum(v * v, 0), tl.sum(v, 0), tl.sum(one, 0), 1)
-        else:
-            total, slopes = row_sums(v, one)
-            count = slopes
-        step, less, more = step_on_support(total, slopes, count, width, before, KIND)
-        before = slopes
-        rest = tl.where(done, rest, step)
-        done = done | ~more | (x + less == x)
-        x = tl.where(done, x, x + less)
-        active = tl.max(tl.where(done, 0, 1), 0)
-    return x, rest
-
-
-@triton.jit
-def went(x, moved, beta, gamma, NEAR: tl.constexpr):
-    """How far the threshold of a POWER row rose between two values of its unknown."""
-    if NEAR == ALWAYS:
-        return moved - x
-    elif NEAR == NEVER:
-        return (x - moved) * gamma
-    else:
-        return tl.where(beta < NEAR_ONE, moved - x, (x - moved) * gamma)

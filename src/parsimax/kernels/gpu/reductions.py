@@ -23,6 +23,22 @@ def _add3(a0, a1, a2, b0, b1, b2):
 
 
 @triton.jit
+def solid(x, FEW: tl.constexpr):
+    """``x``, rounded, where a thread has no more than one element to sum up over a row.
+
+    A compiler may fuse a product with the addition that follows. If that is the first one between
+    two threads, each adds the other's rounded product to its own unrounded one, they no longer
+    agree in the last digit, and may part ways at a branch.
+    """
+    if FEW and not INTERPRETED:
+        return tl.inline_asm_elementwise(
+            "add.rn.f32 $0, $1, 0f00000000;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return x
+
+
+@triton.jit
 def larger(a, b):
     """The maximum, or NaN where one of them is."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
