@@ -23,7 +23,14 @@ def choose(backend: str, z: Tensor) -> str:
     """The backend for this tensor; one asked for by name that cannot run raises, saying why."""
     if not isinstance(backend, str):
         check_choice(backend, "backend", BACKENDS)
-    return _choice(backend, z.device.type, z.dtype)
+    chosen: str = _constant(backend, z.device.type, z.dtype)
+    return chosen
+
+
+# the answer comes from modules and versions, which torch.compile cannot trace
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constant(backend: str, device: str, dtype: torch.dtype) -> str:
+    return _choice(backend, device, dtype)
 
 
 @cache  # every call of a mapping asks, and nothing that counts here changes in a process

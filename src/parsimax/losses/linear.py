@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parsimax._core.dtypes import autocast_on, exact
+from parsimax._core.backend import choose
+from parsimax._core.dtypes import autocast_on
 from parsimax._core.validation import check_scores, under_transform, values_readable
 from parsimax.mappings.base import align_parameter
 from parsimax.mappings.entmax import ENTMAX, check_alpha
@@ -14,11 +15,10 @@ from parsimax.mappings.rowmap import Parameter
 
 from .lag import has_tangent
 from .linear_autograd import linear_rows
-from .linear_products import Problem
+from .linear_products import as_rows
 from .rows import index_losses, output_dtype
 from .targets import (
     Indices,
-    Options,
     check_indices,
     check_options,
     mean_divisor,
@@ -77,12 +77,17 @@ def linear_entmax_loss(
         lower = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(lower), weight.to(lower)
         bias = None if bias is None else bias.to(lower)
+    transformed = under_transform() or has_tangent(hidden, weight, bias, alpha)
+    if choose(backend, hidden) == "triton" and not transformed:
+        from .linear_gpu import support_loss
+
+        return support_loss(hidden, weight, bias, alpha, target, options, backend, dtype)
     indices = read_indices(target, classes, options, hidden)
-    if under_transform() or has_tangent(hidden, weight, bias, alpha):
+    if transformed:
         z = F.linear(hidden, weight, bias)
         values = index_losses(ENTMAX, z, alpha, indices, options, backend)
         return reduce(values, mean_divisor(indices), options.reduction).to(dtype)
-    problem = _as_rows(hidden, weight, bias, alpha, indices, options, backend)
+    problem = as_rows(hidden, weight, bias, alpha, indices, options, backend)
     kept = _kept_rows(indices)
     if kept is not None:
         problem = problem.select(kept)
@@ -100,41 +105,6 @@ def _kept_rows(indices: Indices) -> Tensor | None:
     if kept.device.type != "cpu" or not values_readable() or bool(kept.all()):
         return None
     return kept.nonzero().squeeze(-1)
-
-
-def _as_rows(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    alpha: Parameter,
-    indices: Indices,
-    options: Options,
-    backend: str,
-) -> Problem:
-    """One row an item, and how much each term of its loss counts, the mean's divisor included."""
-    classes, items = len(weight), hidden.shape[:-1]
-    divisor = mean_divisor(indices) if options.reduction == "mean" else 1.0
-    own = indices.weight * (1 - options.smoothing) / divisor
-    each = indices.kept.to(own.dtype) * (options.smoothing / classes) / divisor
-    total = classes if options.weight is None else exact(options.weight).sum()
-    scale = own + each * total
-    if isinstance(alpha, Tensor):
-        alpha = (
-            alpha.reshape(1, 1) if alpha.numel() == 1 else alpha.expand(*items, 1).reshape(-1, 1)
-        )
-    return Problem(
-        hidden.reshape(-1, hidden.shape[-1]),
-        weight,
-        bias,
-        alpha,
-        indices.index.reshape(-1),
-        scale.reshape(-1),
-        own.reshape(-1),
-        each.reshape(-1),
-        options.weight,
-        options.smoothing > 0,
-        backend,
-    )
 
 
 def _check_layer(

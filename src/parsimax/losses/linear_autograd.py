@@ -64,12 +64,13 @@ def _problem(tensors: Any, value: float, smoothed: bool, backend: str) -> Proble
     )
 
 
-def _precisely(x: Tensor) -> Any:
+def precisely(x: Tensor) -> Any:
     """Products in the dtypes we choose: the caller's autocast has been applied already."""
     return torch.autocast(x.device.type, enabled=False)
 
 
-def _alpha_gradient(g: Tensor, scale: Tensor, change: Tensor | None, like: Tensor) -> Tensor:
+def alpha_gradient(g: Tensor, scale: Tensor, change: Tensor | None, like: Tensor) -> Tensor:
+    """The gradient in alpha, from d gap / d alpha of the rows."""
     assert change is not None
     factor = g.to(scale.dtype) * scale
     return fit(torch.where(factor == 0, 0.0, factor * change).unsqueeze(-1), like)
@@ -83,7 +84,7 @@ class _LinearFunction(torch.autograd.Function):
         tensors = args[:_INPUTS]
         value, smoothed, backend, total, wanted = args[_INPUTS:]
         ctx.settings, ctx.wanted = (value, smoothed, backend), Wanted(*wanted)
-        with _precisely(tensors[0]):
+        with precisely(tensors[0]):
             problem = _problem(tensors, *ctx.settings)
             outcome = solve_chunks(problem, ctx.wanted, total, keep=True)
         kept = outcome.kept
@@ -104,9 +105,9 @@ class _LinearFunction(torch.autograd.Function):
         g, wanted = grads[0], ctx.wanted
         tensors, change = ctx.saved_tensors[:_INPUTS], ctx.saved_tensors[_INPUTS]
         nothing = (None,) * (len(ctx.needs_input_grad) - 4)
-        with _precisely(g):
+        with precisely(g):
             if not kernels_allowed(g):
-                return *_plain_backward(tensors, ctx.settings, wanted, g), *nothing
+                return *plain_backward(tensors, ctx.settings, wanted, g), *nothing
             kept = ctx.saved_tensors[_INPUTS + 1 :]
             support = ctx.support(*kept[:3]) if ctx.support else None
             dense = Gradients(*kept[3:]) if ctx.dense else None
@@ -123,11 +124,11 @@ def _rounded(
     rounded = [
         None if x is None else x.to(like.dtype) for x, like in zip(buffers, tensors, strict=False)
     ]
-    alpha = _alpha_gradient(g, tensors[5], change, tensors[3]) if wanted.alpha else None
+    alpha = alpha_gradient(g, tensors[5], change, tensors[3]) if wanted.alpha else None
     return *rounded, alpha
 
 
-def _plain_backward(
+def plain_backward(
     tensors: Any, settings: tuple[float, bool, str], wanted: Wanted, g: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The gradients in differentiable torch operations, with all logits at once."""
@@ -177,7 +178,7 @@ def _operator(
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     tensors = (hidden, weight, bias, alpha, index, scale, own, each, class_weight)
-    with _precisely(hidden):
+    with precisely(hidden):
         problem = _problem(tensors, value, smoothed, backend)
         outcome = solve_chunks(problem, Wanted(*wanted), total, keep=False)
         if outcome.kept.dense is not None and smoothed:
@@ -237,7 +238,7 @@ def _backward_operator(
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     tensors = (hidden, weight, bias, alpha, index, scale, own, each, class_weight)
-    with _precisely(hidden):
+    with precisely(hidden):
         problem = _problem(tensors, value, smoothed, backend)
         kept = Kept(None, None, every_chunk(problem))
         result = pull_back(problem, kept, Wanted(*wanted), g)
@@ -284,13 +285,13 @@ def _operator_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, 
     if g is None:
         return None, None, None, None, *nothing
     if torch.is_grad_enabled():  # differentiated twice
-        return *_plain_backward(tensors, ctx.settings, wanted, g), *nothing
+        return *plain_backward(tensors, ctx.settings, wanted, g), *nothing
     if ctx.total:
         parts = [(x * g.to(x.dtype)).to(tensors[0].dtype) for x in kept[:3]]
     else:
         parts = list(_backward_operator(g, *tensors, *ctx.settings, list(wanted)))
     chosen = [x if want else None for x, want in zip(parts, wanted, strict=False)]
-    alpha = _alpha_gradient(g, tensors[5], kept[3], tensors[3]) if wanted.alpha else None
+    alpha = alpha_gradient(g, tensors[5], kept[3], tensors[3]) if wanted.alpha else None
     return *chosen, alpha, *nothing
 
 

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from parsimax._core.dtypes import HALF, working
+from parsimax._core.dtypes import HALF, exact, working
 from parsimax.mappings.rowmap import Parameter
+
+from .targets import Indices, Options, mean_divisor
 
 if TYPE_CHECKING:
     from parsimax.kernels.cpu.linear import Support
@@ -58,6 +60,41 @@ class Problem:
         """All rows scaled by a gradient from above: one value, or one a row."""
         scale, own, each = (g.to(x.dtype) * x for x in (self.scale, self.own, self.each))
         return replace(self, scale=scale, own=own, each=each)
+
+
+def as_rows(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    alpha: Parameter,
+    indices: Indices,
+    options: Options,
+    backend: str,
+) -> Problem:
+    """One row an item, and how much each term of its loss counts, the mean's divisor included."""
+    classes, items = len(weight), hidden.shape[:-1]
+    divisor = mean_divisor(indices) if options.reduction == "mean" else 1.0
+    own = indices.weight * (1 - options.smoothing) / divisor
+    each = indices.kept.to(own.dtype) * (options.smoothing / classes) / divisor
+    total = classes if options.weight is None else exact(options.weight).sum()
+    scale = own + each * total
+    if isinstance(alpha, Tensor):
+        alpha = (
+            alpha.reshape(1, 1) if alpha.numel() == 1 else alpha.expand(*items, 1).reshape(-1, 1)
+        )
+    return Problem(
+        hidden.reshape(-1, hidden.shape[-1]),
+        weight,
+        bias,
+        alpha,
+        indices.index.reshape(-1),
+        scale.reshape(-1),
+        own.reshape(-1),
+        each.reshape(-1),
+        options.weight,
+        options.smoothing > 0,
+        backend,
+    )
 
 
 class Wanted(NamedTuple):

@@ -110,16 +110,28 @@ def check_indices(
     return target.long()
 
 
-def read_indices(target: Tensor, classes: int, options: Options, like: Tensor) -> Indices:
-    """Safe indices and their weights; where values can be read, a bad one raises."""
-    kept = target != options.ignore_index
-    bad = kept & ((target < 0) | (target >= classes))
-    if target.device.type == "cpu" and values_readable() and bool(bad.any()):
+def check_range(target: Tensor, classes: int, options: Options) -> None:
+    """Every index is a class or ignored; only where values can be read."""
+    if target.device.type != "cpu" or not values_readable():
+        return
+    bad = _out_of_range(target, classes, options)
+    if bool(bad.any()):
         place = tuple(bad.nonzero()[0].tolist())
         raise ValueError(
             f"target must lie in [0, {classes - 1}] or be ignore_index={options.ignore_index}, "
             f"got {int(target[place])} at position {place}"
         )
+
+
+def _out_of_range(target: Tensor, classes: int, options: Options) -> Tensor:
+    return (target != options.ignore_index) & ((target < 0) | (target >= classes))
+
+
+def read_indices(target: Tensor, classes: int, options: Options, like: Tensor) -> Indices:
+    """Safe indices and their weights; where values can be read, a bad one raises."""
+    check_range(target, classes, options)
+    kept = target != options.ignore_index
+    bad = _out_of_range(target, classes, options)
     index = torch.where(kept & ~bad, target, 0)
     dtype = exact_dtype(like)
     if options.weight is None:

@@ -37,7 +37,7 @@ from .newton import (
     terms,
     threshold,
 )
-from .reductions import larger, maximum, maximum2, sum3
+from .reductions import larger, maximum, maximum2, solid, sum3
 from .steep import PROGRAMS, SCAN, solve_owned
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -66,7 +66,7 @@ def _tops(z, GROUP: tl.constexpr, PAIRS: tl.constexpr):
 
 
 @triton.jit
-def _step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
+def step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
     """(step that is exact if the support stays, Newton's step, whether to take only the latter).
 
     The exact step goes too far if scores leave the support on the way, Newton's not far enough:
@@ -84,7 +84,7 @@ def _step_on_support(total, slopes, count, width, before, KIND: tl.constexpr):
 
 
 @triton.jit
-def _settle(y, x, good, width, KIND: tl.constexpr):
+def settle(y, x, good, width, KIND: tl.constexpr, FEW: tl.constexpr):
     """The rest by which the threshold lies above x.
 
     It is kept apart, since one float cannot hold the threshold of a crowd of scores that lie just
@@ -100,11 +100,12 @@ def _settle(y, x, good, width, KIND: tl.constexpr):
         v = tl.maximum((y - x[None, :, None]) - rest[None, :, None], 0.0)
         one = tl.where(v > 0.0, 1.0, 0.0)
         if KIND == ENTMAX15:
-            total, slopes, count = sum3(tl.sum(v * v, 0), tl.sum(v, 0), tl.sum(one, 0), 1)
+            squares = solid(tl.sum(v * v, 0), FEW)
+            total, slopes, count = sum3(squares, tl.sum(v, 0), tl.sum(one, 0), 1)
         else:
             total, slopes = row_sums(v, one, False)
             count = slopes
-        step, less, more = _step_on_support(total, slopes, count, width, before, KIND)
+        step, less, more = step_on_support(total, slopes, count, width, before, KIND)
         before = slopes
         moved = rest + tl.where(more, less, step)
         arrived = ~more | (moved == rest)
@@ -307,7 +308,7 @@ def _held(
             x = start(beta, width, KIND, NEAR)
             x = climb(heads, x, good, beta, gamma, width, near, 0.2, KIND, NEAR, True)
             x = climb(y, x, good, beta, gamma, width, near, 0.05, KIND, NEAR, False)
-            rest = _settle(y, x, good, width, KIND)
+            rest = settle(y, x, good, width, KIND, False)
             scale = 1.0 / width
             p = _write(
                 y, x[None, :, None], rest[None, :, None], scale[None, :, None],
@@ -441,7 +442,7 @@ def _streamed(
         x = climb(heads, x, good, beta, gamma, width, near, 1e-2, KIND, NEAR, True)
         deepest = relative(tl.max(tl.max(third, 0), 1), largest, KIND)
         hidden = good & (deepest > x - 1e-5 * tl.abs(x))
-        rest = _settle(heads, x, good & ~hidden, width, KIND)
+        rest = settle(heads, x, good & ~hidden, width, KIND, True)
         before = tl.zeros_like(x)
         tries = 0
         active = tl.max(tl.where(hidden, 1, 0), 0)
@@ -452,7 +453,7 @@ def _streamed(
                 KIND, NEAR, WIDE,
             )  # fmt: skip
             backwards = 1 - backwards
-            step, less, more = _step_on_support(total, slopes, count, width, before, KIND)
+            step, less, more = step_on_support(total, slopes, count, width, before, KIND)
             before = slopes
             moved = rest + tl.where(more, less, step)
             active = tl.max(tl.where(more & (moved != rest), 1, 0), 0)
