@@ -37,6 +37,7 @@ from .newton import (
     terms,
     threshold,
 )
+from .quick import quick
 from .reductions import larger, maximum, maximum2, solid, sum3
 from .steep import PROGRAMS, SCAN, solve_owned
 
@@ -160,7 +161,7 @@ def _finish(y, x, good, beta, gamma, near, NEAR: tl.constexpr):
 
 
 @triton.jit
-def _finish_sharply(y, x, good, beta, gamma, near, NEAR: tl.constexpr):
+def _finish_sharply(y, heads, hidden, x, good, beta, gamma, near, NEAR: tl.constexpr):
     """The same where the gradient, p^(2 - alpha), is steep at the threshold.
 
     p is computed anew at the last threshold, until it sums to one; only what one float could not
@@ -173,10 +174,18 @@ def _finish_sharply(y, x, good, beta, gamma, near, NEAR: tl.constexpr):
     active = tl.max(tl.where(done, 0, 1), 0)
     while (active > 0) & (tries < TRIES):
         tries += 1
-        q, slope = terms(
-            y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, POWER, NEAR
+        # where nothing is hidden, the tops have all the mass
+        few, few_slopes = terms(
+            heads, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, POWER, NEAR
         )
-        total, slopes = row_sums(q, slope, False)
+        total, slopes = row_sums(few, few_slopes, True)
+        if tl.max(tl.where(hidden & ~done, 1, 0), 0) > 0:
+            every, every_slope = terms(
+                y, x[None, :, None], beta[None, :, None], gamma[None, :, None], near, POWER, NEAR
+            )
+            all_total, all_slopes = row_sums(every, every_slope, False)
+            total = tl.where(hidden, all_total, total)
+            slopes = tl.where(hidden, all_slopes, slopes)
         _surplus, step = last_newton(total, slopes, beta)
         moved = move(x, step, beta, POWER, NEAR)
         lost = step - (x - moved) * gamma
@@ -187,8 +196,9 @@ def _finish_sharply(y, x, good, beta, gamma, near, NEAR: tl.constexpr):
         sums = tl.sum(tl.sum(q, 0), 1)
         p = tl.where(done[None, :, None], p, q)
         mass = tl.where(done, mass, sums)
-        arrived = ~(tl.abs(sums - 1.0) > 1e-6) | (moved == x)
+        arrived = ~(tl.abs(sums - 1.0) > 1e-6) | ((moved == x) & hidden)
         x = tl.where(done, x, moved)
+        hidden = hidden | ~arrived
         done = done | arrived
         active = tl.max(tl.where(done, 0, 1), 0)
     return x, p, mass
@@ -211,13 +221,13 @@ def _power(y, heads, deepest, good, beta, gamma, near, NEAR: tl.constexpr):
     sharp = beta > _SHARP
     if beta.numel == 1:
         if tl.max(tl.where(sharp, 1, 0), 0) > 0:
-            x, p, mass = _finish_sharply(y, x, good, beta, gamma, near, NEAR)
+            x, p, mass = _finish_sharply(y, heads, hidden, x, good, beta, gamma, near, NEAR)
         else:
             x, p, mass = _finish(y, x, good, beta, gamma, near, NEAR)
     else:
         x, p, mass = _finish(y, x, good & ~sharp, beta, gamma, near, NEAR)
         if tl.max(tl.where(sharp, 1, 0), 0) > 0:
-            x, q, sums = _finish_sharply(y, x, good & sharp, beta, gamma, near, NEAR)
+            x, q, sums = _finish_sharply(y, heads, hidden, x, good & sharp, beta, gamma, near, NEAR)
             p = tl.where(sharp[None, :, None], q, p)
             mass = tl.where(sharp, sums, mass)
     return x, p, mass
@@ -491,6 +501,7 @@ def _streamed(
         )  # fmt: skip
 
 
+@quick
 @triton.jit(do_not_specialize=["n", "scanners"])
 def _kernel(
     z_ptr, p_ptr, a_ptr, gap_ptr, lag_ptr, top_ptr, index_ptr, value, n, d, scanners,

@@ -14,6 +14,7 @@ from .approx import exp2, log2, rounded, square_root
 from .entmax import kind_of
 from .layout import Tile, backward_tile
 from .newton import ENTMAX15, SOFTMAX, SPARSEMAX, row_sums
+from .quick import quick
 from .reductions import sum2
 from .steep import PROGRAMS, SCAN, multiply_owned
 
@@ -168,6 +169,7 @@ def _streamed(
         tl.store(change_ptr + rows, tl.sum(changes, 1), mask=mine)
 
 
+@quick
 @triton.jit(do_not_specialize=["n", "scanners"])
 def _kernel(
     p_ptr, g_ptr, out_ptr, a_ptr, change_ptr, value, n, d, scanners,

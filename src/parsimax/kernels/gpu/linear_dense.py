@@ -21,6 +21,7 @@ from .approx import rounded
 from .linear_solve import STEEP, read_beta, weights
 from .linear_target import upstream
 from .newton import any_near, relative
+from .quick import quick
 
 
 @triton.jit
@@ -37,6 +38,7 @@ def _units(records, above, stride, divisor, n, tokens, mask, MEAN: tl.constexpr)
     return tl.where(largest == 0.0, 0.0, largest * factor)
 
 
+@quick
 @triton.jit
 def scale_kernel(
     scaled, units, hidden, records, above, stride, divisor, total,
@@ -85,6 +87,7 @@ def _dot(a, b, acc, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
     return tl.dot(a, b, acc, input_precision=PRECISION)
 
 
+@quick
 @triton.jit
 def logits_kernel(
     out, hidden, weight, bias, alphas, beta, records, targets, total,
@@ -150,6 +153,7 @@ def logits_kernel(
         tl.store(out + place, rounded(g, out.dtype.element_ty), mask=n_in[:, None])
 
 
+@quick
 @triton.jit
 def weight_product_kernel(
     out, out_bias, g, scaled, units, class_weight, shared, shared_bias, total,
@@ -208,6 +212,7 @@ def weight_product_kernel(
             tl.store(out_bias + c, rounded(acc_bias, out_bias.dtype.element_ty), mask=mine)
 
 
+@quick
 @triton.jit
 def hidden_product_kernel(
     out, sums, g, weight, units, eaches, shared, total,

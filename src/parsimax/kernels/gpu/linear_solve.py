@@ -37,8 +37,8 @@ from .newton import (
     start,
     terms,
     threshold,
-    went,
 )
+from .quick import quick
 from .reductions import maximum, solid, sum2, sum3
 
 # Kinds of rows beside those of newton.py
@@ -140,44 +140,34 @@ def _over_all(
     KIND: tl.constexpr, NEAR: tl.constexpr, BIAS: tl.constexpr,
     BLOCK: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """(threshold, inv, where the sums were taken, mass, size of the support, <q, y>) of a row.
-
-    The sums are those of the last sweep, from which the last step leads to the threshold: the loss
-    is right to second order in that step, and the support has not grown by it.
-    """
-    inv = tl.zeros_like(x) + 1.0
+    """(threshold, mass, size of the support, <q, y>) of a row that is swept as a whole."""
     before = tl.zeros_like(x)
-    at = x
-    mass = tl.zeros_like(x)
-    count = tl.zeros_like(x)
-    inner = tl.zeros_like(x)
     tries = 0
     active = 1
     one = tl.zeros_like(x) + 1.0
     while (active > 0) & (tries < TRIES):
         tries += 1
         backwards = tries % 2 == 1
-        at = x
-        mass, slopes, count, inner = _sweep(
+        total, slopes, size, _inner = _sweep(
             row, bias, width, backwards, top, x, beta, gamma, near, KIND, NEAR, BIAS, BLOCK, UNROLL
         )
         if KIND == POWER:
-            surplus, step = newton(mass, slopes, beta, gamma, one, KIND, NEAR)
-            _same, last = last_newton(mass, slopes, beta)
-            step = tl.where(tl.abs(surplus) < 0.05, last, step)
-            x = move(x, step, beta, KIND, NEAR)
-            # what the move lost to rounding would be seen in the sum of a long row
-            inv = 1.0 + slopes * (went(at, x, beta, gamma, NEAR) - step)
-            more = (tl.abs(surplus) > 1e-3) & (x != at)
+            surplus, step = newton(total, slopes, beta, gamma, one, KIND, NEAR)
+            _same, last = last_newton(total, slopes, beta)
+            moved = move(x, tl.where(tl.abs(surplus) < 0.05, last, step), beta, KIND, NEAR)
+            more = (tl.abs(surplus) > 1e-3) & (moved != x)
         else:
-            step, less, more = step_on_support(mass, slopes, count, one, before, KIND)
+            step, less, more = step_on_support(total, slopes, size, one, before, KIND)
             before = slopes
             more = more & (x + less != x)
-            x = tl.where(more, x + less, x + step)
-            slope = 2.0 * slopes if KIND == ENTMAX15 else slopes
-            inv = 1.0 + slope * ((x - at) - step)
+            moved = x + tl.where(more, less, step)
+        x = moved
         active = tl.max(tl.where(more, 1, 0), 0)
-    return x, inv, at, mass, count, inner
+    # once more where the steps have led: the loss and the gradient are those of one threshold
+    mass, _slopes, count, inner = _sweep(
+        row, bias, width, tries % 2 == 0, top, x, beta, gamma, near, KIND, NEAR, BIAS, BLOCK, UNROLL
+    )
+    return x, mass, count, inner
 
 
 @triton.jit
@@ -240,6 +230,7 @@ def _dense_lag(
     return tl.sum(lag, 0)
 
 
+@quick
 @triton.jit(do_not_specialize=["first_row", "ignore"])
 def solve_kernel(
     z, stride, bias, alphas, beta, targets, class_weight, class_total, smoothing,
@@ -333,9 +324,11 @@ def solve_kernel(
             swept = tl.max(tl.where(missing, 1, 0), 0) > 0
             at = c
             if swept:
-                c, inv, at, mass, count, inner = _over_all(
+                c, mass, count, inner = _over_all(
                     row, bias, width, top, c, betas, gammas, near, SOLVED, NEAR, BIAS, BLOCK, UNROLL
                 )
+                at = c
+                inv = 1.0 / mass
         if KIND >= STEEP:
             steep = good
             if KIND == ANY:

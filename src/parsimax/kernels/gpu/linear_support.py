@@ -15,8 +15,10 @@ import triton.language as tl
 
 from .approx import rounded
 from .linear_target import upstream
+from .quick import quick
 
 
+@quick
 @triton.jit
 def hidden_kernel(
     out, weight, keys, grads, spans, total, above, stride, divisor, eaches, shared,
@@ -49,6 +51,7 @@ def hidden_kernel(
     tl.store(out + place, rounded(acc, out.dtype.element_ty), mask=mask)
 
 
+@quick
 @triton.jit
 def weight_kernel(
     out, out_bias, hidden, keys, order, grads, edges, total, above, stride, divisor,
@@ -104,6 +107,7 @@ def weight_kernel(
             tl.store(out_bias + c, rounded(result, out_bias.dtype.element_ty))
 
 
+@quick
 @triton.jit
 def weighted_sum_kernel(
     out, factors, rows, count, size,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .quick import quick
+
 
 @triton.jit
 def read_target(target, class_weight, words, ignore, WEIGHTED: tl.constexpr):
@@ -49,6 +51,7 @@ def upstream(grads, n, stride, divisor, MEAN: tl.constexpr):
     return g.to(tl.float32)
 
 
+@quick
 @triton.jit(do_not_specialize=["ignore"])
 def finish_kernel(
     out, divisor, values, targets, class_weight, keys, total, tokens, words, room, ignore, programs,

@@ -178,17 +178,6 @@ def threshold(x, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr):
 
 
 @triton.jit
-def went(x, moved, beta, gamma, NEAR: tl.constexpr):
-    """How far the threshold of a POWER row rose between two values of its unknown."""
-    if NEAR == ALWAYS:
-        return moved - x
-    elif NEAR == NEVER:
-        return (x - moved) * gamma
-    else:
-        return tl.where(beta < NEAR_ONE, moved - x, (x - moved) * gamma)
-
-
-@triton.jit
 def lowest(x, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr):
     """The score at and below which p is 0."""
     if KIND != POWER:
