@@ -27,10 +27,13 @@ def choose(backend: str, z: Tensor) -> str:
     return chosen
 
 
-# the answer comes from modules and versions, which torch.compile cannot trace
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _constant(backend: str, device: str, dtype: torch.dtype) -> str:
     return _choice(backend, device, dtype)
+
+
+# The answer comes from modules and versions, which torch.compile cannot trace. This is what
+# torch.compiler.assume_constant_result does, without loading all of torch.compile to do it.
+_constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @cache  # every call of a mapping asks, and nothing that counts here changes in a process

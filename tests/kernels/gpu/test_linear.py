@@ -78,7 +78,8 @@ FEW = 16 * EPS
 @pytest.mark.parametrize("scale", [0.3, 8.0])  # large supports, small supports
 def test_every_alpha(alpha, scale, way):
     hidden, weight, bias, target = layer(scale)
-    assert_near((hidden, weight, bias), target, FEW, alpha=alpha)
+    # logits of some 30, each off by its own rounding, move p by that much
+    assert_near((hidden, weight, bias), target, FEW * max(1.0, scale / 4), alpha=alpha)
 
 
 def test_every_option(way):
