@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from . import budget, conjugate, entmax, entmax_backward, normmax, steep
+from .quick import current_device
 
 
 def _flat(alpha: float | Tensor) -> bool:
@@ -80,11 +81,13 @@ _LOSS: dict[str, Callable[..., Any]] = {"entmax": _entmax_loss}
 LOSSES = frozenset(_LOSS)  # the mappings that ``solve_loss`` knows
 
 
+_HERE = nullcontext()
+
+
 def _on(x: Tensor) -> AbstractContextManager[Any]:
     """Kernels are launched on the current GPU, which need not be the one that holds ``x``."""
-    if x.device.type != "cuda" or x.device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(x.device)
+    device = x.get_device()
+    return _HERE if device < 0 or device == current_device() else torch.cuda.device(device)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -94,6 +97,15 @@ def _rows(x: Tensor) -> Tensor:
     return x.detach().reshape(-1, x.shape[-1]).contiguous()
 
 
+def _results(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for what has the shape of ``x``, and the same as rows, which those of ``x`` are."""
+    if rows is x and type(x) is Tensor:
+        out = torch.empty_like(x)
+        return out, out
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return out, out.view(rows.shape)
+
+
 def _parameters(parameter: float | Tensor, shape: torch.Size) -> float | Tensor:
     """A float, or a vector of one value a row; a tensor has size one in the last dimension."""
     if not isinstance(parameter, Tensor):
@@ -101,15 +113,17 @@ def _parameters(parameter: float | Tensor, shape: torch.Size) -> float | Tensor:
     values = parameter.detach()
     if values.dtype not in (torch.float32, torch.float64):
         values = values.float()
-    return values.expand(*shape[:-1], 1).reshape(-1).contiguous()  # a view may have stride 0
+    if values.ndim == 2 and len(shape) == 2 and values.shape[0] == shape[0]:
+        return values.reshape(-1).contiguous()  # a view may have stride 0
+    return values.expand(*shape[:-1], 1).reshape(-1).contiguous()
 
 
 def forward(name: str, z: Tensor, parameter: float | Tensor) -> Tensor:
     """Probabilities along the last dimension, rounded once to the dtype of ``z``."""
     rows = _rows(z)
-    p = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+    p, out = _results(rows, z)
     with _on(z):
-        _FORWARD[name](rows, _parameters(parameter, z.shape), p.view(rows.shape))
+        _FORWARD[name](rows, _parameters(parameter, z.shape), out)
     return p
 
 
@@ -118,18 +132,11 @@ def backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradient in the scores, and in the parameter (one value a row, or empty if not wanted)."""
     rows, grads = _rows(p), _rows(g)
-    gz = torch.empty(p.shape, dtype=p.dtype, device=p.device)
-    count = len(rows) if want_parameter else 0
-    change = torch.empty(count, dtype=torch.float32, device=p.device)
+    gz, out = _results(rows, p)
+    change = rows.new_empty(rows.shape[0], dtype=torch.float32) if want_parameter else None
     with _on(p):
-        _BACKWARD[name](
-            rows,
-            grads,
-            _parameters(parameter, p.shape),
-            gz.view(rows.shape),
-            change if want_parameter else None,
-        )
-    return gz, change
+        _BACKWARD[name](rows, grads, _parameters(parameter, p.shape), out, change)
+    return gz, rows.new_empty(0, dtype=torch.float32) if change is None else change
 
 
 def solve_loss(
@@ -140,7 +147,7 @@ def solve_loss(
     The first three have one value a row; they are computed in float32 and stored as float64.
     """
     rows = _rows(z)
-    p = torch.empty(z.shape, dtype=z.dtype, device=z.device)
+    p, out = _results(rows, z)
     gap, lag, top = (
         torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device) for _ in range(3)
     )
@@ -150,7 +157,7 @@ def solve_loss(
             rows,
             _parameters(parameter, z.shape),
             flat,
-            p.view(rows.shape),
+            out,
             gap.view(-1),
             lag.view(-1),
             top.view(-1),
@@ -161,14 +168,12 @@ def solve_loss(
 def loss_backward(p: Tensor, g: Tensor, index: Tensor | None, glag: Tensor) -> Tensor:
     """``g p - glag e_index`` for one ``g`` and ``glag`` a row, or one for all rows."""
     rows = _rows(p)
-    out = torch.empty(p.shape, dtype=p.dtype, device=p.device)
+    gz, out = _results(rows, p)
     flat = None if index is None else index.reshape(-1).contiguous()
     shape = p.shape[:-1]
     with _on(p):
-        conjugate.loss_backward(
-            rows, _scale(g, shape), _scale(glag, shape), flat, out.view(rows.shape)
-        )
-    return out
+        conjugate.loss_backward(rows, _scale(g, shape), _scale(glag, shape), flat, out)
+    return gz
 
 
 def _scale(x: Tensor, shape: torch.Size) -> Tensor:

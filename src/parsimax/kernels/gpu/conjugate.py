@@ -10,18 +10,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .quick import quick
+from .sizes import pieces, power_of_two
+
 _TILE = 2048  # entries
 
 
 def _tile(d: int) -> tuple[int, int]:
     """(rows, columns) of a tile."""
-    columns = min(triton.next_power_of_2(d), _TILE)
+    columns = min(power_of_two(d), _TILE)
     return _TILE // columns, columns
 
 
 # --- the loss of entmax above alpha = 2 -----------------------------------------------------------
 
 
+@quick
 @triton.jit
 def _steep_loss(
     z_ptr,
@@ -106,7 +110,7 @@ def steep_loss(
     n, d = z.shape
     rows, columns = _tile(d)
     number = 3.0 if isinstance(alpha, Tensor) else alpha
-    _steep_loss[(triton.cdiv(n, rows),)](
+    _steep_loss[(pieces(n, rows),)](
         z,
         alpha if isinstance(alpha, Tensor) else z,
         number - 1.0,
@@ -130,6 +134,7 @@ def steep_loss(
 # --- the gradient in the scores -------------------------------------------------------------------
 
 
+@quick
 @triton.jit
 def _loss_backward(
     p_ptr,
@@ -166,7 +171,7 @@ def loss_backward(p: Tensor, g: Tensor, glag: Tensor, index: Tensor | None, out:
     """``out = g p - glag e_index``; ``g`` and ``glag`` have one value, or one a row."""
     n, d = p.shape
     rows, columns = _tile(d)
-    _loss_backward[(triton.cdiv(n, rows), triton.cdiv(d, columns))](
+    _loss_backward[(pieces(n, rows), pieces(d, columns))](
         p,
         g,
         glag,
@@ -209,6 +214,7 @@ def _domega_term(p, beta, inverse):
     return p * m * (m * s + r * inverse) * inverse
 
 
+@quick
 @triton.jit
 def _entmax_domega(
     p_ptr,
@@ -245,7 +251,7 @@ def entmax_domega(p: Tensor, alpha: float | Tensor, out: Tensor) -> None:
     n, d = p.shape
     rows, columns = _tile(d)
     number = 1.0 if isinstance(alpha, Tensor) else alpha
-    _entmax_domega[(triton.cdiv(n, rows),)](
+    _entmax_domega[(pieces(n, rows),)](
         p,
         alpha if isinstance(alpha, Tensor) else p,
         number - 1.0,
@@ -262,6 +268,7 @@ def entmax_domega(p: Tensor, alpha: float | Tensor, out: Tensor) -> None:
 # --- dense targets --------------------------------------------------------------------------------
 
 
+@quick
 @triton.jit
 def _dense_lag(
     z_ptr,
@@ -298,7 +305,7 @@ def dense_lag(z: Tensor, top: Tensor, a: Tensor, lag: Tensor, total: Tensor) -> 
     """``lag`` = sum_c a_c (top - z_c), ``total`` = sum_c a_c; ``a`` has one row, or all."""
     n, d = z.shape
     rows, columns = _tile(d)
-    _dense_lag[(triton.cdiv(n, rows),)](
+    _dense_lag[(pieces(n, rows),)](
         z,
         top,
         a,

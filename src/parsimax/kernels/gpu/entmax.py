@@ -8,6 +8,10 @@ once to write: each time in the other direction, since what was read last is sti
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -37,7 +41,7 @@ from .newton import (
     terms,
     threshold,
 )
-from .quick import quick
+from .quick import Prepared, prepare, quick
 from .reductions import larger, maximum, maximum2, solid, sum3
 from .steep import PROGRAMS, SCAN, solve_owned
 
@@ -534,42 +538,91 @@ def _kernel(
 
 def kind_of(alpha: float | Tensor) -> tuple[int, int]:
     """The kernel for this alpha, and which of its rows lie near 1."""
-    if isinstance(alpha, Tensor):
-        return POWER.value, SOME.value
+    return _ANY_ROWS if isinstance(alpha, Tensor) else _kind_of_number(alpha)
+
+
+@lru_cache
+def _kind_of_number(alpha: float) -> tuple[int, int]:
     kinds = {1.0: SOFTMAX, 1.5: ENTMAX15, 2.0: SPARSEMAX}
     near = ALWAYS if alpha - 1.0 < NEAR_ONE.value else NEVER
     return kinds.get(alpha, POWER).value, near.value
 
 
+_ANY_ROWS = (POWER.value, SOME.value)
+
+
+class Plan(NamedTuple):
+    """What need not be worked out again for rows of the same length and dtype."""
+
+    rows: int  # of a program
+    steep: bool  # whether some programs look for rows with an alpha outside [1, 2]
+    options: dict[str, Any]
+    aligned: Prepared | None  # where all pointers are multiples of 16
+
+
+@lru_cache(maxsize=1024)
+def _plan(
+    kind: int,
+    near: int,
+    d: int,
+    dtypes: tuple[torch.dtype, torch.dtype],
+    parameter: torch.dtype | None,
+    loss: bool,
+    index: torch.dtype | None,
+    tile: Tile | None,
+) -> Plan:
+    tensor = parameter is not None
+    tile = tile or forward_tile(d, dtypes[0].itemsize, kind == POWER.value, tensor)
+    steep = tensor and kind == POWER.value and not loss
+    options = {
+        "KIND": kind,
+        "NEAR": near,
+        "TENSOR": tensor,
+        "LOSS": loss,
+        "INDEX": index is not None,
+        "GROUP": tile.group,
+        "SCANNED": SCAN if steep else 0,
+        **tile.sizes,
+    }
+    sort = (*dtypes, parameter, loss, index, d == 1, d % 16 == 0, d < 2**31)
+    return Plan(tile.rows, steep, options, prepare(_kernel, sort, options))
+
+
 def _launch(z, p, parameter, kind, near, loss, index, tile=None):
     n, d = z.shape
     tensor = isinstance(parameter, Tensor)
-    tile = tile or forward_tile(z, kind == POWER.value, tensor)
-    programs = triton.cdiv(n, tile.rows)
-    steep = tensor and kind == POWER.value and loss is None
-    scanners = min(programs, PROGRAMS) if steep else 0
-    gap, lag, top = loss or (z, z, z)
-    _kernel[(scanners + programs,)](
-        z,
-        p,
-        parameter if tensor else z,
-        gap,
-        lag,
-        top,
-        z if index is None else index,
-        0.0 if tensor else float(parameter),
-        n,
+    plan = _plan(
+        kind,
+        near,
         d,
-        scanners,
-        KIND=kind,
-        NEAR=near,
-        TENSOR=tensor,
-        LOSS=loss is not None,
-        INDEX=index is not None,
-        GROUP=tile.group,
-        SCANNED=SCAN if steep else 0,
-        **tile.sizes,
+        (z.dtype, p.dtype),
+        parameter.dtype if tensor else None,
+        loss is not None,
+        None if index is None else index.dtype,
+        tile,
     )
+    programs = -(-n // plan.rows)
+    scanners = min(programs, PROGRAMS) if plan.steep else 0
+    pointers = z.data_ptr() | p.data_ptr()
+    if tensor:
+        pointers |= parameter.data_ptr()
+        values, value = parameter, 0.0
+    else:
+        values, value = z, float(parameter)
+    if loss is None:
+        gap = lag = top = z
+    else:
+        gap, lag, top = loss
+        pointers |= gap.data_ptr() | lag.data_ptr() | top.data_ptr()
+    if index is None:
+        index = z
+    else:
+        pointers |= index.data_ptr()
+    arguments = (z, p, values, gap, lag, top, index, value, n, d, scanners)
+    if pointers % 16 == 0 and n < 2**31 and plan.aligned is not None:
+        plan.aligned((scanners + programs, 1, 1), *arguments)
+    else:
+        _kernel[(scanners + programs,)](*arguments, **plan.options)
 
 
 def _value(alpha: float | Tensor, kind: int) -> float | Tensor:

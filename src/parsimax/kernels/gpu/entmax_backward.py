@@ -6,15 +6,18 @@ of g under s; that in alpha is the sum of (g - m) dp/dalpha at a fixed threshold
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from .approx import exp2, log2, rounded, square_root
-from .entmax import kind_of
+from .entmax import Plan, kind_of
 from .layout import Tile, backward_tile
 from .newton import ENTMAX15, SOFTMAX, SPARSEMAX, row_sums
-from .quick import quick
+from .quick import prepare, quick
 from .reductions import sum2
 from .steep import PROGRAMS, SCAN, multiply_owned
 
@@ -199,30 +202,54 @@ def _kernel(
             )  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
+def _plan(
+    kind: int,
+    d: int,
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
+    parameter: torch.dtype | None,
+    want: bool,
+    generalised: bool,
+    tile: Tile | None,
+) -> Plan:
+    tensor = parameter is not None
+    tile = tile or backward_tile(d, dtypes[0].itemsize, tensor)
+    steep = tensor and not generalised
+    options = {
+        "KIND": kind,
+        "TENSOR": tensor,
+        "WANT": want,
+        "GEN": generalised,
+        "SCANNED": SCAN if steep else 0,
+        **tile.sizes,
+    }
+    sort = (*dtypes, parameter, want, d == 1, d % 16 == 0, d < 2**31)
+    return Plan(tile.rows, steep, options, prepare(_kernel, sort, options))
+
+
 def _launch(p, g, parameter, out, change, kind, generalised, tile=None):
     n, d = p.shape
     tensor = isinstance(parameter, Tensor)
-    tile = tile or backward_tile(p, tensor)
-    programs = triton.cdiv(n, tile.rows)
-    steep = tensor and not generalised
-    scanners = min(programs, PROGRAMS) if steep else 0
-    _kernel[(scanners + programs,)](
-        p,
-        g,
-        out,
-        parameter if tensor else p,
-        p if change is None else change,
-        0.0 if tensor else float(parameter),
-        n,
-        d,
-        scanners,
-        KIND=kind,
-        TENSOR=tensor,
-        WANT=change is not None,
-        GEN=generalised,
-        SCANNED=SCAN if steep else 0,
-        **tile.sizes,
-    )
+    dtype = parameter.dtype if tensor else None
+    dtypes = p.dtype, g.dtype, out.dtype
+    plan = _plan(kind, d, dtypes, dtype, change is not None, generalised, tile)
+    programs = -(-n // plan.rows)
+    scanners = min(programs, PROGRAMS) if plan.steep else 0
+    pointers = p.data_ptr() | g.data_ptr() | out.data_ptr()
+    if tensor:
+        pointers |= parameter.data_ptr()
+        values, value = parameter, 0.0
+    else:
+        values, value = p, float(parameter)
+    if change is None:
+        change = p
+    else:
+        pointers |= change.data_ptr()
+    arguments = (p, g, out, values, change, value, n, d, scanners)
+    if pointers % 16 == 0 and n < 2**31 and plan.aligned is not None:
+        plan.aligned((scanners + programs, 1, 1), *arguments)
+    else:
+        _kernel[(scanners + programs,)](*arguments, **plan.options)
 
 
 def backward(

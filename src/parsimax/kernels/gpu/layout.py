@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import triton
-from torch import Tensor
+from .sizes import power_of_two
 
 _WARP = 1024  # columns of a row that one warp holds
 _REGISTERS = 8192  # columns of a row that are held in registers
@@ -47,12 +46,12 @@ class Tile(NamedTuple):
         }
 
 
-def forward_tile(x: Tensor, powers: bool, tensor: bool) -> Tile:
-    """The tile for rows that are solved: whether by powers, and with one parameter a row.
+def forward_tile(d: int, size: int, powers: bool, tensor: bool) -> Tile:
+    """The tile for rows of ``d`` columns of ``size`` bytes that are solved.
 
-    The choices were measured on an H200, for 512, 4,096, 32,000 and 128,256 columns.
+    It counts whether by powers, and with one parameter a row. The choices were measured on an H200,
+    for 512, 4,096, 32,000 and 128,256 columns.
     """
-    d, size = x.shape[-1], x.element_size()
     if d <= _WARP:
         return _one_warp(d, size)._replace(registers=64 if powers else None)
     if d <= _REGISTERS:
@@ -70,9 +69,8 @@ def forward_tile(x: Tensor, powers: bool, tensor: bool) -> Tile:
     return _streamed(4096, 8 if powers and size == 2 else 16)
 
 
-def backward_tile(x: Tensor, tensor: bool) -> Tile:
+def backward_tile(d: int, size: int, tensor: bool) -> Tile:
     """The tile for rows of gradients."""
-    d, size = x.shape[-1], x.element_size()
     if d <= _WARP:
         return _one_warp(d, size)
     if d > _REGISTERS:
@@ -82,7 +80,7 @@ def backward_tile(x: Tensor, tensor: bool) -> Tile:
 
 def _one_warp(d: int, size: int) -> Tile:
     vector = 16 // size
-    padded = max(triton.next_power_of_2(d), _LANES * vector)
+    padded = max(power_of_two(d), _LANES * vector)
     rows = min(max(512 // padded, 1), 32 // _LANES)
     wide = min(32 // rows * vector, padded)
     return Tile(padded // wide, rows, wide, 1, False, min(4, vector))
@@ -90,7 +88,7 @@ def _one_warp(d: int, size: int) -> Tile:
 
 def _held(d: int, size: int, each: int) -> Tile:
     """One row; ``each`` columns a thread."""
-    padded = triton.next_power_of_2(d)
+    padded = power_of_two(d)
     warps = max(padded // (32 * each), 1)
     vector = 16 // size
     wide = 32 * warps * vector

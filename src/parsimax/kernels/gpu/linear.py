@@ -20,12 +20,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from . import linear_dense, linear_solve, linear_support, linear_target
 from .entmax import kind_of
 from .newton import NEVER, POWER, SOME
+from .quick import current_device
+from .sizes import pieces, power_of_two
 
 _CHUNK = 3 << 27  # bytes of logits at a time
 _LEAST_ROWS = 64
@@ -136,7 +137,7 @@ def solve(rows: Rows, want_change: bool, dtype: torch.dtype) -> tuple[Tensor, Te
     beta = 0.0 if number is None else number - 1
     alphas = alpha if isinstance(alpha, Tensor) else values
     room = _full_at(lists, alpha)
-    block = min(_LANES, triton.next_power_of_2(words))
+    block = min(_LANES, power_of_two(words))
     warps = _LANE_WARPS if block >= 1024 else 4
     options = {
         "KIND": kind, "NEAR": near, "ALPHAS": source, "BIAS": bias is not None, "SMOOTH": smooth,
@@ -181,8 +182,8 @@ def _chunk_rows(tokens: int, words: int) -> int:
     rows = max(_CHUNK // (4 * _padded(words)), _LEAST_ROWS)
     if rows < 128:
         return rows
-    chunks = triton.cdiv(tokens, rows // 128 * 128)
-    return int(triton.cdiv(triton.cdiv(tokens, max(chunks, 1)), 128) * 128)
+    chunks = pieces(tokens, rows // 128 * 128)
+    return pieces(pieces(tokens, max(chunks, 1)), 128) * 128
 
 
 def _padded(words: int) -> int:
@@ -268,10 +269,10 @@ def _rank_one(rows: Rows, lists: Lists, above: _Above, want_hidden: bool) -> _Sh
 def _weighted_sum(factors: Tensor | None, x: Tensor) -> Tensor:
     """sum_i factor_i x_i in float32."""
     count, size = x.shape
-    parts = triton.cdiv(count, _SPAN)
+    parts = pieces(count, _SPAN)
     out = x.new_empty((parts, size), dtype=torch.float32)
-    block = min(1024, triton.next_power_of_2(size))
-    linear_support.weighted_sum_kernel[(parts, triton.cdiv(size, block))](
+    block = min(1024, power_of_two(size))
+    linear_support.weighted_sum_kernel[(parts, pieces(size, block))](
         out, x if factors is None else factors, x, count, size,
         FACTORS=factors is not None, SPAN=_SPAN, ENTRIES=8, BLOCK=block,
     )  # fmt: skip
@@ -283,8 +284,8 @@ def _sparse_products(rows: Rows, lists: Lists, above: _Above, shared: _Shared, o
     hidden, weight, smooth = rows.hidden, rows.weight, rows.smoothing > 0
     tokens, words, size, room = len(hidden), len(weight), hidden.shape[1], len(lists.keys)
     if out_hidden is not None:
-        block = min(_HIDDEN_BLOCK, triton.next_power_of_2(size))
-        linear_support.hidden_kernel[(tokens, triton.cdiv(size, block))](
+        block = min(_HIDDEN_BLOCK, power_of_two(size))
+        linear_support.hidden_kernel[(tokens, pieces(size, block))](
             out_hidden, weight, lists.keys, lists.grads, lists.spans, lists.total,
             above.grads, above.stride, above.divisor, shared.each, shared.hidden,
             tokens, size, room,
@@ -295,8 +296,8 @@ def _sparse_products(rows: Rows, lists: Lists, above: _Above, shared: _Shared, o
     keys, order = torch.sort(lists.keys)
     edges = torch.arange(0, words * tokens + 1, tokens, dtype=keys.dtype, device=keys.device)
     edges = torch.searchsorted(keys, edges, out_int32=True)
-    block = min(_WEIGHT_BLOCK, triton.next_power_of_2(size))
-    across = triton.cdiv(size, block) if out_weight is not None else 1
+    block = min(_WEIGHT_BLOCK, power_of_two(size))
+    across = pieces(size, block) if out_weight is not None else 1
     linear_support.weight_kernel[(words, across)](
         _or(out_weight, hidden), _or(out_bias, hidden), hidden,
         keys, order, lists.grads, edges, lists.total,
@@ -319,7 +320,7 @@ def _dense_products(rows: Rows, lists: Lists, above: _Above, shared: _Shared, ou
     linear_dense.scale_kernel[(programs,)](
         scaled, units, hidden, lists.records, above.grads, above.stride, above.divisor,
         total, tokens, size, room, programs,
-        MEAN=above.mean, ROWS=4, COLUMNS=min(1024, triton.next_power_of_2(size)), BLOCK=1024,
+        MEAN=above.mean, ROWS=4, COLUMNS=min(1024, power_of_two(size)), BLOCK=1024,
     )  # fmt: skip
     width = _block_words(tokens, words, hidden.element_size())
     g = hidden.new_empty((tokens, width))
@@ -392,6 +393,5 @@ def _or(x: Tensor | None, other: Tensor) -> Tensor:
 
 def _on(x: Tensor) -> AbstractContextManager[Any]:
     """Kernels are launched on the current GPU, which need not be the one that holds ``x``."""
-    if not x.is_cuda or x.device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(x.device)
+    device = x.get_device()
+    return nullcontext() if device < 0 or device == current_device() else torch.cuda.device(device)

@@ -12,30 +12,64 @@ from functools import partial
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from .approx import INTERPRETED
+
+# Without the checks of torch.cuda whether CUDA has been started: there are tensors on it. A torch
+# built for the CPU has neither, and needs none.
+current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+class Prepared:
+    """A kernel with its constants, for arguments of one sort; called with a grid of three sizes."""
+
+    def __init__(self, kernel: Any, options: dict[str, Any]) -> None:
+        self._kernel, self._options = kernel, options
+        self._known: dict[int, tuple[Any, ...]] = {}  # by device
+
+    def __call__(self, grid: tuple[int, ...], *arguments: Any) -> None:
+        """Launch it; nobody checks that the arguments are of the sort."""
+        device = current_device()
+        known = self._known.get(device)
+        if known is None:
+            compiled = self._kernel[grid](*arguments, **self._options)
+            names = self._kernel.arg_names[len(arguments) :]
+            constants = tuple(self._options[name] for name in names)
+            run, function = compiled.run, compiled.function
+            self._known[device] = compiled, run, function, compiled.packed_metadata, constants
+            return
+        compiled, run, function, metadata, constants = known
+        hooks = triton.knobs.runtime
+        enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
+        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):  # a profiler's
+            compiled[grid](*arguments, *constants)
+            return
+        stream = _current_stream(device)
+        run(*grid, stream, function, metadata, None, None, None, *arguments, *constants)
 
 
 class _Quick:
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
-        self.known: dict[Hashable, tuple[Any, tuple[Any, ...]]] = {}
+        self.known: dict[Hashable, Prepared] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        device = torch.cuda.current_device()
-        key = (device, tuple(map(_sort, arguments)), tuple(options.items()))
+        sort = tuple(map(_sort, arguments))
+        self.prepared(sort, options)((*grid, 1, 1)[:3], *arguments)
+
+    def prepared(self, sort: Hashable, options: dict[str, Any]) -> Prepared:
+        """The kernel for these constants, and for arguments of which ``sort`` tells all."""
+        key = sort, tuple(options.items())
         known = self.known.get(key)
         if known is None:
-            compiled = self.kernel[grid](*arguments, **options)
-            names = self.kernel.arg_names[len(arguments) :]
-            self.known[key] = compiled, tuple(options[name] for name in names)
-            return
-        compiled, constants = known
-        compiled[(*grid, 1, 1)[:3]](*arguments, *constants)
+            known = self.known[key] = Prepared(self.kernel, options)
+        return known
 
 
 def _sort(x: Any) -> Hashable:
@@ -49,3 +83,8 @@ def _sort(x: Any) -> Hashable:
 def quick(kernel: Any) -> Any:
     """The same kernel, launched as before: ``kernel[grid](...)``, with constants by name."""
     return kernel if INTERPRETED.value else _Quick(kernel)
+
+
+def prepare(kernel: Any, sort: Hashable, options: dict[str, Any]) -> Prepared | None:
+    """A quick kernel for arguments of one sort, for those who know it; None if interpreted."""
+    return kernel.prepared(sort, options) if isinstance(kernel, _Quick) else None

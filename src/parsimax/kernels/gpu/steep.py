@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .quick import quick
+from .sizes import pieces
 from .tiles import (
     load_chunk,
     load_scores,
@@ -42,7 +44,7 @@ def _solved_elsewhere(alpha: float | Tensor) -> bool:
 
 
 def _programs(n: int, rows: int, per_row: bool) -> int:
-    blocks = int(triton.cdiv(n, rows))
+    blocks = pieces(n, rows)
     return min(blocks, PROGRAMS) if per_row else blocks
 
 
@@ -278,6 +280,7 @@ def solve_owned(
                     _solve(z, out, rows, keep, values, d, ROWS, COLUMNS, ONE)
 
 
+@quick
 @triton.jit(do_not_specialize=["n"])
 def _forward(
     z,
@@ -420,6 +423,7 @@ def multiply_owned(
                     _multiply(p, g, out, dalpha, rows, keep, values, d, WANT, ROWS, COLUMNS, ONE)
 
 
+@quick
 @triton.jit(do_not_specialize=["n"])
 def _backward(
     p,

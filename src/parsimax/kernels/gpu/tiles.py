@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .approx import rounded
+from .sizes import power_of_two
 
 _LONGEST = 8192  # a row that one program holds in registers
 _CHUNK = 4096  # what it holds of a longer one
@@ -53,7 +54,7 @@ def tile_for(d: int, longest: int = _LONGEST) -> Tile:
     """The tile for rows of length ``d``, of which those up to ``longest`` are held whole."""
     if d > longest:
         return Tile(1, _CHUNK, False, _CHUNK // _PER_WARP)
-    columns = max(16, triton.next_power_of_2(d))
+    columns = max(16, power_of_two(d))
     rows = min(_MOST, max(1, _TILE // columns))
     return Tile(rows, columns, True, max(4, rows * columns // _PER_WARP))
 
