@@ -27,7 +27,9 @@ def autocast_on(device: torch.device) -> bool:
     """Whether autocast is enabled for tensors of this device."""
     kind = device.type
     # devices such as meta have none; older torch.compile cannot trace the question
-    known = torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)
+    known = kind in ("cpu", "cuda") or (
+        torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)
+    )
     return known and torch.is_autocast_enabled(kind)
 
 

@@ -67,6 +67,8 @@ def check_parameter(
 ) -> float | Tensor:
     """A finite number, or a tensor of them; ``ok`` compares either with the bounds."""
     if not isinstance(value, Tensor):
+        if type(value) is float and ok(value) and -math.inf < value < math.inf:
+            return value
         return check_number(value, name, lambda x: ok(x) and -math.inf < x < math.inf, expected)
     if not value.is_floating_point():
         raise TypeError(f"a tensor {name} must have a floating-point dtype, got {value.dtype}")
@@ -95,9 +97,9 @@ def under_transform(*tensors: Tensor | None) -> bool:
 
     ``torch.autograd.grad(is_grads_batched=True)`` uses an older vmap, seen only in its tensors.
     """
-    return torch._C._are_functorch_transforms_active() or any(
-        torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors if t is not None
-    )
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return any(t is not None and torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
 
 
 def forward_levels() -> int:
@@ -115,7 +117,7 @@ def transform_or_forward_mode() -> bool:
 
 def without_values(z: Tensor) -> bool:
     """Whether this is a meta or a fake tensor, which has a shape and nothing else."""
-    return z.is_meta or getattr(z, "fake_mode", None) is not None
+    return z.is_meta or (type(z) is not Tensor and getattr(z, "fake_mode", None) is not None)
 
 
 def values_readable() -> bool:

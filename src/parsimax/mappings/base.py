@@ -97,6 +97,8 @@ def align_parameter(parameter: Parameter, z: Tensor, dim: int, name: str) -> Par
                 f"got {parameter.device}"
             )
         parameter = parameter.to(z.device)
+    if dim == z.ndim - 1 and parameter.shape == (*z.shape[:-1], 1):
+        return parameter
     missing = z.ndim - parameter.ndim
     full = parameter.reshape((1,) * missing + parameter.shape) if missing > 0 else parameter
     wanted = (*z.shape[:dim], 1, *z.shape[dim + 1 :])
@@ -108,7 +110,7 @@ def align_parameter(parameter: Parameter, z: Tensor, dim: int, name: str) -> Par
             f"a tensor {name} must broadcast to the scores {tuple(z.shape)} with size 1 along "
             f"dim {dim}, that is to {wanted}, got shape {tuple(parameter.shape)}"
         )
-    return full.movedim(dim, -1)
+    return full if dim == z.ndim - 1 else full.movedim(dim, -1)
 
 
 _REGISTRY: dict[str, type[Mapping]] = {}

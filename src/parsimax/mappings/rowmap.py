@@ -133,7 +133,8 @@ def kernels_allowed(*gradients: Tensor | None) -> bool:
 
 def fit(gradient: Tensor, like: Tensor) -> Tensor:
     """Sum a broadcast parameter's gradient back to the parameter's shape and dtype."""
-    return gradient.sum_to_size(like.shape).to(like.dtype)
+    summed = gradient if gradient.shape == like.shape else gradient.sum_to_size(like.shape)
+    return summed if summed.dtype == like.dtype else summed.to(like.dtype)
 
 
 def push_forward(
