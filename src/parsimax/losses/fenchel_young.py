@@ -18,6 +18,7 @@ from parsimax.mappings.budget import check_room
 from parsimax.mappings.rowmap import Parameter, RowMap, rowmap_named
 
 from .conjugate import mass_is_parameter, row_mass
+from .index_gpu import done_by_kernels, index_loss
 from .rows import index_losses, output_dtype, probability_losses
 from .targets import Indices, Options, check_options, check_target, mean_divisor, read_indices
 from .targets import reduce as reduce_rows
@@ -114,6 +115,9 @@ def mapping_loss(
     given, parameter = parameter, align_parameter(parameter, z, dim, parameter_name)
     if mass_is_parameter(rowmap):
         check_room(z, given, dim, None)
+    plain_entmax = rowmap.name == "entmax" and not add_regularizer
+    if plain_entmax and done_by_kernels(z, target, options, backend):
+        return index_loss(z, parameter, target, options, output_dtype(z, target))
     scores = z.movedim(dim, -1)
     if not target.is_floating_point():
         indices = read_indices(target, classes, options, z)

@@ -47,7 +47,7 @@ def _entmax_backward(
     multiply(p, g, alpha, gz, change)
 
 
-def _entmax_loss(
+def entmax_loss(
     z: Tensor,
     alpha: float | Tensor,
     index: Tensor | None,
@@ -56,6 +56,10 @@ def _entmax_loss(
     lag: Tensor,
     top: Tensor,
 ) -> None:
+    """Rows (n, d) solved into ``p``, ``gap``, ``lag`` and ``top``; see :func:`solve_loss`.
+
+    The lag of an index that is no column means nothing.
+    """
     if _flat(alpha):
         entmax.loss(z, alpha, index, p, gap, lag, top)
     if _steep(alpha):
@@ -77,27 +81,27 @@ _BACKWARD: dict[str, Callable[..., Any]] = {
     "normmax": normmax.backward,
     "budget": budget.backward,
 }
-_LOSS: dict[str, Callable[..., Any]] = {"entmax": _entmax_loss}
+_LOSS: dict[str, Callable[..., Any]] = {"entmax": entmax_loss}
 LOSSES = frozenset(_LOSS)  # the mappings that ``solve_loss`` knows
 
 
 _HERE = nullcontext()
 
 
-def _on(x: Tensor) -> AbstractContextManager[Any]:
+def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
     """Kernels are launched on the current GPU, which need not be the one that holds ``x``."""
     device = x.get_device()
     return _HERE if device < 0 or device == current_device() else torch.cuda.device(device)
 
 
-def _rows(x: Tensor) -> Tensor:
+def row_matrix(x: Tensor) -> Tensor:
     """``x`` as a matrix (rows, d) without gaps."""
     if x.ndim == 2 and x.is_contiguous():
         return x
     return x.detach().reshape(-1, x.shape[-1]).contiguous()
 
 
-def _results(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def result_like(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Room for what has the shape of ``x``, and the same as rows, which those of ``x`` are."""
     if rows is x and type(x) is Tensor:
         out = torch.empty_like(x)
@@ -106,7 +110,7 @@ def _results(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return out, out.view(rows.shape)
 
 
-def _parameters(parameter: float | Tensor, shape: torch.Size) -> float | Tensor:
+def row_parameters(parameter: float | Tensor, shape: torch.Size) -> float | Tensor:
     """A float, or a vector of one value a row; a tensor has size one in the last dimension."""
     if not isinstance(parameter, Tensor):
         return float(parameter)
@@ -120,10 +124,10 @@ def _parameters(parameter: float | Tensor, shape: torch.Size) -> float | Tensor:
 
 def forward(name: str, z: Tensor, parameter: float | Tensor) -> Tensor:
     """Probabilities along the last dimension, rounded once to the dtype of ``z``."""
-    rows = _rows(z)
-    p, out = _results(rows, z)
-    with _on(z):
-        _FORWARD[name](rows, _parameters(parameter, z.shape), out)
+    rows = row_matrix(z)
+    p, out = result_like(rows, z)
+    with on_device_of(z):
+        _FORWARD[name](rows, row_parameters(parameter, z.shape), out)
     return p
 
 
@@ -131,11 +135,11 @@ def backward(
     name: str, p: Tensor, g: Tensor, parameter: float | Tensor, want_parameter: bool
 ) -> tuple[Tensor, Tensor]:
     """Gradient in the scores, and in the parameter (one value a row, or empty if not wanted)."""
-    rows, grads = _rows(p), _rows(g)
-    gz, out = _results(rows, p)
+    rows, grads = row_matrix(p), row_matrix(g)
+    gz, out = result_like(rows, p)
     change = rows.new_empty(rows.shape[0], dtype=torch.float32) if want_parameter else None
-    with _on(p):
-        _BACKWARD[name](rows, grads, _parameters(parameter, p.shape), out, change)
+    with on_device_of(p):
+        _BACKWARD[name](rows, grads, row_parameters(parameter, p.shape), out, change)
     return gz, rows.new_empty(0, dtype=torch.float32) if change is None else change
 
 
@@ -146,16 +150,16 @@ def solve_loss(
 
     The first three have one value a row; they are computed in float32 and stored as float64.
     """
-    rows = _rows(z)
-    p, out = _results(rows, z)
+    rows = row_matrix(z)
+    p, out = result_like(rows, z)
     gap, lag, top = (
         torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device) for _ in range(3)
     )
     flat = None if index is None else index.reshape(-1).contiguous()
-    with _on(z):
+    with on_device_of(z):
         _LOSS[name](
             rows,
-            _parameters(parameter, z.shape),
+            row_parameters(parameter, z.shape),
             flat,
             out,
             gap.view(-1),
@@ -167,11 +171,11 @@ def solve_loss(
 
 def loss_backward(p: Tensor, g: Tensor, index: Tensor | None, glag: Tensor) -> Tensor:
     """``g p - glag e_index`` for one ``g`` and ``glag`` a row, or one for all rows."""
-    rows = _rows(p)
-    gz, out = _results(rows, p)
+    rows = row_matrix(p)
+    gz, out = result_like(rows, p)
     flat = None if index is None else index.reshape(-1).contiguous()
     shape = p.shape[:-1]
-    with _on(p):
+    with on_device_of(p):
         conjugate.loss_backward(rows, _scale(g, shape), _scale(glag, shape), flat, out)
     return gz
 
@@ -185,8 +189,8 @@ def _scale(x: Tensor, shape: torch.Size) -> Tensor:
 def entmax_domega(p: Tensor, alpha: float | Tensor) -> Tensor:
     """dOmega/dalpha at fixed p, one float64 value a row."""
     out = torch.empty(p.shape[:-1], dtype=torch.float64, device=p.device)
-    with _on(p):
-        conjugate.entmax_domega(_rows(p), _parameters(alpha, p.shape), out.view(-1))
+    with on_device_of(p):
+        conjugate.entmax_domega(row_matrix(p), row_parameters(alpha, p.shape), out.view(-1))
     return out
 
 
@@ -196,9 +200,9 @@ def dense_lag(z: Tensor, top: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     ``a`` has the shape of ``z``, or is one row for all, or one number.
     """
     a = a.detach()
-    a = a.reshape(1, -1).expand(1, z.shape[-1]) if a.numel() <= z.shape[-1] else _rows(a)
+    a = a.reshape(1, -1).expand(1, z.shape[-1]) if a.numel() <= z.shape[-1] else row_matrix(a)
     lag, total = (torch.empty(z.shape[:-1], dtype=torch.float64, device=z.device) for _ in range(2))
-    with _on(z):
+    with on_device_of(z):
         tops = top.detach().reshape(-1).contiguous()
-        conjugate.dense_lag(_rows(z), tops, a, lag.view(-1), total.view(-1))
+        conjugate.dense_lag(row_matrix(z), tops, a, lag.view(-1), total.view(-1))
     return lag, total

@@ -16,7 +16,7 @@ from .sizes import pieces, power_of_two
 _TILE = 2048  # entries
 
 
-def _tile(d: int) -> tuple[int, int]:
+def tile_of(d: int) -> tuple[int, int]:
     """(rows, columns) of a tile."""
     columns = min(power_of_two(d), _TILE)
     return _TILE // columns, columns
@@ -88,7 +88,8 @@ def _steep_loss(
     lag = tl.full([ROWS], 0.0, tl.float64)
     if HAS_INDEX:
         index = tl.load(index_ptr + wide, mask=mine, other=0)
-        target = tl.load(z_ptr + wide * d + index, mask=mine, other=0.0).to(tl.float64)
+        known = mine & (index >= 0) & (index < d)
+        target = tl.load(z_ptr + wide * d + index, mask=known, other=0.0).to(tl.float64)
         lag = finite.to(tl.float64) - target
     tl.store(lag_ptr + wide, lag, mask=mine)
 
@@ -108,7 +109,7 @@ def steep_loss(
     Of a tensor of alphas, only the rows outside [1, 2] are looked at.
     """
     n, d = z.shape
-    rows, columns = _tile(d)
+    rows, columns = tile_of(d)
     number = 3.0 if isinstance(alpha, Tensor) else alpha
     _steep_loss[(pieces(n, rows),)](
         z,
@@ -170,7 +171,7 @@ def _loss_backward(
 def loss_backward(p: Tensor, g: Tensor, glag: Tensor, index: Tensor | None, out: Tensor) -> None:
     """``out = g p - glag e_index``; ``g`` and ``glag`` have one value, or one a row."""
     n, d = p.shape
-    rows, columns = _tile(d)
+    rows, columns = tile_of(d)
     _loss_backward[(pieces(n, rows), pieces(d, columns))](
         p,
         g,
@@ -222,9 +223,11 @@ def _entmax_domega(
     beta,
     inverse,
     out_ptr,
+    factor_ptr,
     n,
     d,
     BY_ROW: tl.constexpr,
+    FACTOR: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -243,13 +246,22 @@ def _entmax_domega(
         inside = here[:, None] & (columns < d)[None, :]
         p = tl.load(p_ptr + wide[:, None] * d + columns[None, :], mask=inside, other=0.0)
         total += _domega_term(p.to(tl.float32), betas[:, None], inverses[:, None])
-    tl.store(out_ptr + wide, tl.sum(total, 1), mask=here)
+    change = tl.sum(total, 1)
+    if FACTOR:
+        factor = tl.load(factor_ptr + wide, mask=here, other=0.0)
+        change = tl.where(factor == 0.0, 0.0, -factor * change)
+    tl.store(out_ptr + wide, change, mask=here)
 
 
-def entmax_domega(p: Tensor, alpha: float | Tensor, out: Tensor) -> None:
-    """dOmega/dalpha at fixed p into ``out``, one value a row."""
+def entmax_domega(
+    p: Tensor, alpha: float | Tensor, out: Tensor, factors: Tensor | None = None
+) -> None:
+    """dOmega/dalpha at fixed p into ``out``, one value a row.
+
+    With ``factors`` it is -factor dOmega/dalpha, and 0 where the factor is.
+    """
     n, d = p.shape
-    rows, columns = _tile(d)
+    rows, columns = tile_of(d)
     number = 1.0 if isinstance(alpha, Tensor) else alpha
     _entmax_domega[(pieces(n, rows),)](
         p,
@@ -257,9 +269,11 @@ def entmax_domega(p: Tensor, alpha: float | Tensor, out: Tensor) -> None:
         number - 1.0,
         1.0 / number,
         out,
+        p if factors is None else factors,
         n,
         d,
         BY_ROW=isinstance(alpha, Tensor),
+        FACTOR=factors is not None,
         ROWS=rows,
         COLUMNS=columns,
     )
@@ -304,7 +318,7 @@ def _dense_lag(
 def dense_lag(z: Tensor, top: Tensor, a: Tensor, lag: Tensor, total: Tensor) -> None:
     """``lag`` = sum_c a_c (top - z_c), ``total`` = sum_c a_c; ``a`` has one row, or all."""
     n, d = z.shape
-    rows, columns = _tile(d)
+    rows, columns = tile_of(d)
     _dense_lag[(pieces(n, rows),)](
         z,
         top,

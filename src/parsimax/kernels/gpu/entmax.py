@@ -274,7 +274,8 @@ def _loss_rows(
     tl.store(top_ptr + rows, finite, mask=mine)
     if INDEX:
         index = tl.load(index_ptr + rows, mask=mine, other=0)
-        score = tl.load(z_ptr + rows * d + index, mask=mine, other=0.0).to(tl.float32)
+        known = mine & (index >= 0) & (index < d)
+        score = tl.load(z_ptr + rows * d + index, mask=known, other=0.0).to(tl.float32)
         tl.store(lag_ptr + rows, finite - score, mask=mine)
 
 
