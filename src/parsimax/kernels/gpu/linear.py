@@ -115,7 +115,7 @@ def _kind(alpha: float | Tensor) -> tuple[Any, Any, Any]:
 
 def _full_at(lists: Lists, alpha: float | Tensor) -> int:
     """More entries than this make the lists incomplete; those of softmax always are."""
-    return len(lists.keys) or -1
+    return lists.keys.shape[0] or -1
 
 
 # --- forward --------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def solve(rows: Rows, want_change: bool, dtype: torch.dtype) -> tuple[Tensor, Te
     """(loss or losses in ``dtype``; d gap / d alpha, weighted, or nothing; lists)."""
     hidden, weight = rows.hidden.contiguous(), rows.weight.contiguous()
     alpha, bias, class_weight = rows.alpha, rows.bias, rows.class_weight
-    tokens, words = len(hidden), len(weight)
+    tokens, words = hidden.shape[0], weight.shape[0]
     number = None if isinstance(alpha, Tensor) else alpha
     lists = empty_lists(tokens, words, number, hidden)
     keys, grads, spans, total, records, divisor = lists
@@ -234,20 +234,21 @@ def pull_back(
     outs = (
         torch.empty_like(hidden) if want_hidden else None,
         torch.empty_like(weight) if want_weight else None,
-        weight.new_empty(len(weight)) if want_bias else None,
+        weight.new_empty(weight.shape[0]) if want_bias else None,
     )
-    if len(hidden) == 0:
+    (tokens, _), words, room = hidden.shape, weight.shape[0], lists.keys.shape[0]
+    if tokens == 0:
         for out in outs:
             if out is not None:
                 out.zero_()
         return outs
-    stride = g.stride(0) if g.ndim > 0 and len(hidden) > 1 else 0
+    stride = g.stride(0) if g.ndim > 0 and tokens > 1 else 0
     above = _Above(g, stride, lists.divisor, rows.reduction == "mean")
     with _on(hidden):
         shared = _rank_one(rows, lists, above, want_hidden)
-        if len(lists.keys) > 0:
+        if room > 0:
             _sparse_products(rows, lists, above, shared, outs)
-        if len(lists.keys) < len(hidden) * (len(weight) + 1):
+        if room < tokens * (words + 1):
             _dense_products(rows, lists, above, shared, outs)
     return outs
 
@@ -282,7 +283,7 @@ def _weighted_sum(factors: Tensor | None, x: Tensor) -> Tensor:
 def _sparse_products(rows: Rows, lists: Lists, above: _Above, shared: _Shared, outs: _Outs) -> None:
     out_hidden, out_weight, out_bias = outs
     hidden, weight, smooth = rows.hidden, rows.weight, rows.smoothing > 0
-    tokens, words, size, room = len(hidden), len(weight), hidden.shape[1], len(lists.keys)
+    (tokens, size), words, room = hidden.shape, weight.shape[0], lists.keys.shape[0]
     if out_hidden is not None:
         block = min(_HIDDEN_BLOCK, power_of_two(size))
         linear_support.hidden_kernel[(tokens, pieces(size, block))](
@@ -313,7 +314,7 @@ def _sparse_products(rows: Rows, lists: Lists, above: _Above, shared: _Shared, o
 def _dense_products(rows: Rows, lists: Lists, above: _Above, shared: _Shared, outs: _Outs) -> None:
     out_hidden, out_weight, out_bias = outs
     hidden, weight, alpha, smooth = rows.hidden, rows.weight, rows.alpha, rows.smoothing > 0
-    tokens, words, size = len(hidden), len(weight), hidden.shape[1]
+    (tokens, size), words = hidden.shape, weight.shape[0]
     room, total, programs = _full_at(lists, alpha), lists.total, _programs(hidden.device)
     scaled = torch.empty_like(hidden)
     units = hidden.new_empty(tokens + 1, dtype=torch.float32)  # the last is their largest

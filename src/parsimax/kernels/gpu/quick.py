@@ -60,7 +60,16 @@ class _Quick:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        sort = tuple(map(_sort, arguments))
+        sort = tuple(
+            [  # in place, since a kernel may have twenty arguments
+                (x.dtype, x.data_ptr() % 16 == 0)
+                if isinstance(x, Tensor)
+                else (x == 1, x % 16 == 0, -(2**31) <= x < 2**31)
+                if isinstance(x, int)
+                else type(x).__name__
+                for x in arguments
+            ]
+        )
         self.prepared(sort, options)((*grid, 1, 1)[:3], *arguments)
 
     def prepared(self, sort: Hashable, options: dict[str, Any]) -> Prepared:
@@ -70,14 +79,6 @@ class _Quick:
         if known is None:
             known = self.known[key] = Prepared(self.kernel, options)
         return known
-
-
-def _sort(x: Any) -> Hashable:
-    if isinstance(x, Tensor):
-        return x.dtype, x.data_ptr() % 16 == 0
-    if isinstance(x, int):
-        return x == 1, x % 16 == 0, -(2**31) <= x < 2**31
-    return type(x).__name__
 
 
 def quick(kernel: Any) -> Any:
