@@ -91,7 +91,10 @@ def _rows(x: Tensor) -> Tensor:
     """``x`` as a matrix (rows, d) without gaps."""
     if x.ndim == 2 and x.is_contiguous():
         return x
-    return x.detach().reshape(-1, x.shape[-1]).contiguous()
+    x = x.detach()
+    if x.is_neg():
+        x = x.resolve_neg()
+    return x.reshape(-1, x.shape[-1]).contiguous()
 
 
 def _parameters(parameter: float | Tensor, shape: torch.Size) -> float | Tensor:
