@@ -392,3 +392,23 @@ def test_peak_memory_is_below_a_quarter():
     assert baseline > 1.9 * logits  # the measurement sees p and the gradient
     for alpha in (1.5, 1.0):
         assert kilobytes("fused", alpha) < baseline / 4
+
+
+def test_everything_is_on_one_device():
+    hidden, weight, target = torch.randn(3, 4), torch.randn(5, 4), torch.tensor([0, 1, 2])
+    with pytest.raises(ValueError, match="weight must be on the device of hidden, cpu, got one"):
+        px.linear_entmax_loss(hidden, weight.to("meta"), target)
+    with pytest.raises(ValueError, match="bias must be on the device"):
+        px.linear_entmax_loss(hidden, weight, target, torch.zeros(5, device="meta"))
+    with pytest.raises(ValueError, match="class_weight must be on the device"):
+        px.linear_entmax_loss(hidden, weight, target, class_weight=torch.ones(5, device="meta"))
+
+
+@pytest.mark.parametrize("backend", AVAILABLE)
+def test_a_layer_without_inputs(backend):
+    hidden, weight = torch.zeros(3, 0, requires_grad=True), torch.zeros(5, 0, requires_grad=True)
+    loss = px.linear_entmax_loss(hidden, weight, torch.tensor([0, 1, 2]), backend=backend)
+    expected = px.entmax_loss(torch.zeros(3, 5), torch.tensor([0, 1, 2]))
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert weight.grad.shape == (5, 0)

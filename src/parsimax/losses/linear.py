@@ -47,9 +47,10 @@ def linear_entmax_loss(
     to (..., 1). ``class_weight`` is what ``weight`` is in :func:`entmax_loss`; the other arguments
     are the same, and so are the results.
 
-    The logits are computed for a few rows at a time: as many as give 32 MiB of float32, and at
-    least 64. Of each row only the support is kept, eight bytes an entry; the gradient is zero
-    elsewhere, so the two products of the backward become sums over the few words in the support.
+    The logits are computed for a few rows at a time: as many as give 32 MiB of float32 (384 on a
+    GPU), and at least 64. Of each row only the support is kept; the gradient is zero elsewhere, so
+    the two products of the backward become sums over the few words in the support. On a GPU the
+    lists of supports have a fixed size, and where they do not suffice the products are dense.
     Where the support is large (alpha near 1), the gradients of a mean or sum are computed with
     the loss, and logits are computed once more for ``reduction="none"``. Label smoothing adds a
     gradient of rank one, in closed form. Gradients are added up in float32 for half precision.
@@ -71,19 +72,22 @@ def linear_entmax_loss(
     if class_weight is not None and class_weight.requires_grad:
         raise ValueError("class_weight must not require a gradient; use class_weight.detach()")
     target = check_indices(target, tuple(hidden.shape[:-1]), (*hidden.shape[:-1], classes))
+    for name, x in (("target", target), ("class_weight", class_weight)):
+        _check_device(x, name, hidden)
     alpha = align_parameter(check_alpha(alpha), hidden, hidden.ndim - 1, "alpha")
     dtype = output_dtype(hidden, target)
     if autocast_on(hidden.device) and hidden.dtype != torch.float64:
         lower = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(lower), weight.to(lower)
         bias = None if bias is None else bias.to(lower)
-    transformed = under_transform() or has_tangent(hidden, weight, bias, alpha)
-    if choose(backend, hidden) == "triton" and not transformed:
+    plainly = under_transform() or has_tangent(hidden, weight, bias, alpha)
+    plainly = plainly or hidden.shape[-1] == 0  # logits are the bias: there is nothing to multiply
+    if choose(backend, hidden) == "triton" and not plainly:
         from .linear_gpu import support_loss
 
         return support_loss(hidden, weight, bias, alpha, target, options, backend, dtype)
     indices = read_indices(target, classes, options, hidden)
-    if transformed:
+    if plainly:
         z = F.linear(hidden, weight, bias)
         values = index_losses(ENTMAX, z, alpha, indices, options, backend)
         return reduce(values, mean_divisor(indices), options.reduction).to(dtype)
@@ -107,6 +111,13 @@ def _kept_rows(indices: Indices) -> Tensor | None:
     return kept.nonzero().squeeze(-1)
 
 
+def _check_device(x: Tensor | None, name: str, hidden: Tensor) -> None:
+    if x is not None and x.device != hidden.device:
+        raise ValueError(
+            f"{name} must be on the device of hidden, {hidden.device}, got one on {x.device}"
+        )
+
+
 def _check_layer(
     hidden: object, weight: object, bias: object
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -124,6 +135,8 @@ def _check_layer(
                 f"bias must have shape ({len(weight)},), one value for each row of weight, "
                 f"got shape {tuple(bias.shape)}"
             )
+    _check_device(weight, "weight", hidden)
+    _check_device(bias, "bias", hidden)
     if not autocast_on(hidden.device):
         for name, x in (("weight", weight), ("bias", bias)):
             if x is not None and x.dtype != hidden.dtype:

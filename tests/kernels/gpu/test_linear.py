@@ -119,6 +119,13 @@ def test_half_precision(alpha, dtype, way):
     """
     hidden, weight, bias, target = layer(8.0, dtype)
     (_, grads), (_, exact) = both((hidden, weight, bias), target, alpha=alpha)
+    for reduction in ("mean", "sum", "none"):
+        loss, wanted = (
+            x[0] for x in both((hidden, weight, bias), target, alpha=alpha, reduction=reduction)
+        )
+        assert loss.dtype == dtype
+        eps = torch.finfo(dtype).eps
+        torch.testing.assert_close(loss.double(), wanted, rtol=2 * eps, atol=2 * eps)
     for got, want in zip(grads, exact, strict=True):
         assert got.dtype == dtype
         assert (got.double() - want).norm() <= 2 * torch.finfo(dtype).eps * want.norm()

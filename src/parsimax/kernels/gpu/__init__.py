@@ -98,7 +98,10 @@ def row_matrix(x: Tensor) -> Tensor:
     """``x`` as a matrix (rows, d) without gaps."""
     if x.ndim == 2 and x.is_contiguous():
         return x
-    return x.detach().reshape(-1, x.shape[-1]).contiguous()
+    x = x.detach()
+    if x.is_neg():
+        x = x.resolve_neg()
+    return x.reshape(-1, x.shape[-1]).contiguous()
 
 
 def result_like(rows: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

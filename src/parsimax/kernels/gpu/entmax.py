@@ -253,10 +253,12 @@ def _parameters(a_ptr, value, rows, inside, KIND: tl.constexpr, TENSOR: tl.const
         return one, one, tl.where(fits, width, 1.0), inside, ~fits
     else:
         if TENSOR:
-            beta = (tl.load(a_ptr + rows, mask=inside, other=1.5) - 1.0).to(tl.float32)
+            alpha = tl.load(a_ptr + rows, mask=inside, other=1.5)
+            mine = inside & (alpha >= 1.0) & (alpha <= 2.0)
+            beta = (alpha - 1.0).to(tl.float32)
         else:
+            mine = inside
             beta = one * value
-        mine = inside & (beta >= 0.0) & (beta <= 1.0)
         beta = tl.where(mine, beta, 0.5)
         return beta, 1.0 / tl.maximum(beta, 1e-30), one, mine, ~inside
 
@@ -277,6 +279,8 @@ def _loss_rows(
         known = mine & (index >= 0) & (index < d)
         score = tl.load(z_ptr + rows * d + index, mask=known, other=0.0).to(tl.float32)
         tl.store(lag_ptr + rows, finite - score, mask=mine)
+    else:
+        tl.store(lag_ptr + rows, tl.zeros_like(finite), mask=mine)
 
 
 @triton.jit

@@ -34,7 +34,7 @@ def _weights(p, beta, KIND: tl.constexpr):
     elif KIND == ENTMAX15:
         return square_root(p)
     else:
-        return tl.where(p <= 0.0, 0.0, exp2((1.0 - beta) * log2(p)))
+        return tl.where(p <= 0.0, 0.0, exp2((1.0 - beta) * log2(tl.maximum(p, 1.2e-38))))
 
 
 @triton.jit
@@ -75,10 +75,12 @@ def _beta_and_scale(
         return one, 1.0 / width, inside
     else:
         if TENSOR:
-            beta = (tl.load(a_ptr + rows, mask=inside, other=1.5) - 1.0).to(tl.float32)
+            alpha = tl.load(a_ptr + rows, mask=inside, other=1.5)
+            mine = inside & (alpha >= 1.0) & (alpha <= 2.0)
+            beta = (alpha - 1.0).to(tl.float32)
         else:
+            mine = inside
             beta = one * value
-        mine = inside & (beta >= 0.0) & (beta <= 1.0)
         return beta, 1.0 / tl.maximum(beta * beta, 1e-30), mine
 
 

@@ -31,11 +31,9 @@ class Tile(NamedTuple):
     @property
     def sizes(self) -> dict[str, int]:
         """As arguments of a kernel."""
-        options: dict[str, int] = {}
+        options: dict[str, int] = {"enable_fp_fusion": self.rows == 1}  # see reductions.solid
         if self.registers is not None:
             options["maxnreg"] = self.registers
-        if self.rows > 1:
-            options["enable_fp_fusion"] = False  # see reductions.solid
         return {
             **options,
             "DEEP": self.deep,

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from . import linear_dense, linear_solve, linear_support, linear_target
 from .entmax import kind_of
-from .newton import NEVER, POWER, SOME
+from .newton import NEVER, POWER, SOFTMAX, SOME
 from .quick import current_device
 from .sizes import pieces, power_of_two
 
@@ -139,11 +139,12 @@ def solve(rows: Rows, want_change: bool, dtype: torch.dtype) -> tuple[Tensor, Te
     room = _full_at(lists, alpha)
     block = min(_LANES, power_of_two(words))
     warps = _LANE_WARPS if block >= 1024 else 4
+    most = min(_CANDIDATES, power_of_two(words))
     options = {
         "KIND": kind, "NEAR": near, "ALPHAS": source, "BIAS": bias is not None, "SMOOTH": smooth,
         "WEIGHTED": weighted, "CHANGE": want_change, "LIST": room > 0,
-        "BITS": (words // block).bit_length(), "BLOCK": block, "MOST": _CANDIDATES,
-        "UNROLL": _UNROLL, "FEW": min(block, _CANDIDATES) <= 32 * warps,
+        "BITS": (words // block).bit_length(), "BLOCK": block, "MOST": most,
+        "UNROLL": _UNROLL, "FEW": min(block, most) <= 32 * warps,
         "num_warps": warps, "maxnreg": _REGISTERS,
         "enable_fp_fusion": False,  # see reductions.solid
     }  # fmt: skip
@@ -151,7 +152,9 @@ def solve(rows: Rows, want_change: bool, dtype: torch.dtype) -> tuple[Tensor, Te
     with _on(hidden):
         if tokens > 0:
             buffer = hidden.new_empty((step, _padded(words)), dtype=torch.float32)
-            scratch = hidden.new_empty((step, _CANDIDATES), dtype=torch.int32)
+            scratch = hidden.new_empty(
+                (step, most if kind != SOFTMAX.value else 0), dtype=torch.int32
+            )
             stride = buffer.stride(0)
             logits = buffer[:, :words]
             columns = weight.t()
@@ -179,7 +182,8 @@ def solve(rows: Rows, want_change: bool, dtype: torch.dtype) -> tuple[Tensor, Te
 
 def _chunk_rows(tokens: int, words: int) -> int:
     """As few chunks as there is room for, of about the same size: thin products are slow."""
-    rows = max(_CHUNK // (4 * _padded(words)), _LEAST_ROWS)
+    each = 4 * (_padded(words) + min(_CANDIDATES, power_of_two(words)))
+    rows = max(_CHUNK // each, _LEAST_ROWS)
     if rows < 128:
         return rows
     chunks = pieces(tokens, rows // 128 * 128)
@@ -192,9 +196,20 @@ def _padded(words: int) -> int:
 
 
 def _product(hidden: Tensor, columns: Tensor, out: Tensor) -> None:
-    """``out = hidden @ columns`` in float32; half precision is multiplied exactly."""
+    """``out = hidden @ columns`` in float32; half precision is multiplied exactly.
+
+    Without TF32, whatever the user allows: the backward may compute the logits again, and they must
+    be the ones that the thresholds were found for.
+    """
     if hidden.dtype == torch.float32:
-        torch.mm(hidden, columns, out=out)
+        allowed = hidden.is_cuda and torch.backends.cuda.matmul.allow_tf32
+        if allowed:
+            torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            torch.mm(hidden, columns, out=out)
+        finally:
+            if allowed:
+                torch.backends.cuda.matmul.allow_tf32 = True
     elif hidden.is_cuda:
         torch.mm(hidden, columns, out_dtype=torch.float32, out=out)
     else:

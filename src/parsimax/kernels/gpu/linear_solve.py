@@ -307,8 +307,8 @@ def solve_kernel(
             reach = tl.where(flat, reach - 1e-5 * tl.abs(reach), low_score)
             low_score = tl.sum(reach, 0)
         z_few, at_few, few = _candidates(
-            scratch + tl.program_id(0) * MOST, row, bias, first, second, third, low_score, top,
-            width, BIAS, BITS, BLOCK, MOST,
+            scratch + tl.program_id(0).to(tl.int64) * MOST, row, bias, first, second, third,
+            low_score, top, width, BIAS, BITS, BLOCK, MOST,
         )  # fmt: skip
         y_few = relative(z_few, top, SOLVED)
         tile = y_few[None, None, :]

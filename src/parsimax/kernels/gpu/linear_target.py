@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .approx import rounded
 from .quick import quick
 
 
@@ -85,7 +86,10 @@ def finish_kernel(
                 whole = tl.where(tl.max(some, 0) > 0, whole, 1.0)
                 tl.store(divisor, whole)
                 result = result / whole
-            tl.store(out, result.to(out.dtype.element_ty))
+            if out.dtype.element_ty == tl.float64:
+                tl.store(out, result)
+            else:
+                tl.store(out, rounded(result.to(tl.float32), out.dtype.element_ty))
     elif LIST:
         KEY = keys.dtype.element_ty
         beyond = tl.zeros([BLOCK], tl.int64) + words

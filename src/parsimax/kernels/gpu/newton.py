@@ -30,7 +30,7 @@ POWER = tl.constexpr(3)
 NEVER = tl.constexpr(0)
 ALWAYS = tl.constexpr(1)
 SOME = tl.constexpr(2)
-NEAR_ONE = tl.constexpr(0.09)  # beta below which the logarithm is taken of 1 + v, not of w
+NEAR_ONE = tl.constexpr(0.06)  # beta below which the logarithm is taken of 1 + v, not of w
 
 TRIES = tl.constexpr(64)  # no row needs so many steps; a loop on a GPU must not run for ever
 
