@@ -1,13 +1,13 @@
 """Rows of normmax: p = r^gamma / sum, r = (z - tau)_+, where the conjugate norm of r is one.
 
-With gamma = 1 / (alpha - 1), the sum of r^(gamma + 1) must be one: Newton is taken on its norm, which
-is convex in tau and nearly linear, first on the largest score of each group of columns, then, if
-that leaves anything out, on the whole row. The threshold is two floats, ``high`` + ``low``, so that
-r has all its digits next to it. Where alpha is near 1 they are the largest score and 1 + tau less
-that, r is 1 + (z - high - low), and its logarithm a series.
+With gamma = 1 / (alpha - 1), the sum of r^(gamma + 1) must be one. Newton is taken on its norm,
+which is convex in tau and nearly linear: first on the largest score of each group of columns, then,
+if that leaves anything out, on the whole row. The threshold is two floats, ``high`` + ``low``, so
+that r has all its digits next to it. Where alpha is near 1 they are the largest score and 1 + tau
+less that: r is 1 + (z - high - low), and its logarithm a series.
 
-What the powers of float32 leave of the threshold matters where a crowd of scores stands next to it.
-How much, the sum of r^(gamma - 1) tells: then the row is solved again in float64.
+What float32 leaves open of the threshold matters where a crowd of scores stands next to it. How
+much, the sum of r^(gamma - 1) tells; such a row is solved again in float64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .approx import exp2, log2, reciprocal, rounded
 from .layout import Tile, forward_tile
-from .normmax_backward import backward, beta_of, row_betas
+from .normmax_backward import backward, beta_of, log2_near_one, row_betas
 from .normmax_crowd import solve_crowded
 from .quick import quick
 from .reductions import larger, maximum, maximum2, sum3
@@ -58,11 +58,7 @@ def _weights(z, high, low, power, near, KIND: tl.constexpr, NEAR: tl.constexpr):
     else:
         log = log2(tl.maximum(r, 1e-30))
         if NEAR != NEVER:
-            inverse = reciprocal(2.0 + v)
-            s = v * inverse
-            s2 = s * s
-            series = 1.0 + s2 * (1.0 / 3 + s2 * (1.0 / 5 + s2 * (1.0 / 7 + s2 * (1.0 / 9))))
-            log = tl.where(near & (v > -0.3), (2.0 * _LOG2E) * v * (inverse * series), log)
+            log = tl.where(near & (v > -0.3), log2_near_one(v * reciprocal(2.0 + v)), log)
         a = tl.where(r > 0.0, exp2(power * log), 0.0)
     return v, r, a
 
@@ -92,7 +88,7 @@ def _newton(norm, same, share):
 @triton.jit
 def _noise(share):
     """What the sum of r^order may be off for its approximate powers and its rounding."""
-    return tl.minimum(4e-7 + 2e-7 / share, 1e-5)
+    return tl.minimum(2e-7 + 1e-7 / share, 1e-5)
 
 
 @triton.jit
@@ -116,13 +112,11 @@ def _scores(z_ptr, starts, columns, k, d, backwards, keep, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _terms(
-    z, high, low, power, near, KIND: tl.constexpr, NEAR: tl.constexpr, CLOSE: tl.constexpr
-):
-    """(r^order, r^gamma, a = r^(gamma - 1), how far the score is from the threshold)."""
+def _terms(z, high, low, power, near, KIND: tl.constexpr, NEAR: tl.constexpr, CLOSE: tl.constexpr):
+    """(r, r^gamma, a = r^(gamma - 1), how far the score is from the threshold)."""
     v, r, a = _weights(z, high, low, power, near, KIND, NEAR)
     q = r if KIND == LINEAR else a * r
-    return q * r, q, a, tl.abs(v) if CLOSE else v
+    return r, q, a, tl.abs(v) if CLOSE else v
 
 
 @triton.jit
@@ -138,7 +132,7 @@ def _sweep(
     KIND: tl.constexpr, NEAR: tl.constexpr, CLOSE: tl.constexpr,
     WIDE: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
-    """The sums of ``_terms`` over a tile in registers, or over a row in memory."""
+    """(sum of r^order, of r^gamma, of a, nearest score) of rows in registers, or in memory."""
     high, low, power = high[None, :, None], low[None, :, None], power[None, :, None]
     near = near[None, :, None]
     if STREAM:
@@ -148,20 +142,21 @@ def _sweep(
         closes = tl.full([1, 1, WIDE], float("inf"), tl.float32)
         for k in range(tl.cdiv(d, WIDE)):
             z, _here, _mask = _scores(z_ptr, starts, columns, k, d, backwards, keep, WIDE)
-            norm, same, slope, close = _terms(z, high, low, power, near, KIND, NEAR, CLOSE)
-            norms += norm
+            r, same, slope, close = _terms(z, high, low, power, near, KIND, NEAR, CLOSE)
+            norms = tl.fma(same, r, norms)  # within a thread, which may fuse
             sames += same
             slopes += slope
             if CLOSE:
                 closes = tl.minimum(closes, close)
     else:
-        norms, sames, slopes, closes = _terms(tile, high, low, power, near, KIND, NEAR, CLOSE)
+        r, sames, slopes, closes = _terms(tile, high, low, power, near, KIND, NEAR, CLOSE)
+        norms = sames * r
     return _sums(norms, sames, slopes, closes, CLOSE)
 
 
 @triton.jit
 def _climb(
-    tile, z_ptr, starts, columns, d, backwards, keep, high, low, good, gamma, share, near,
+    tile, z_ptr, starts, columns, d, keep, high, low, good, gamma, share, near,
     same, slope, close, surplus, last,
     KIND: tl.constexpr, NEAR: tl.constexpr, CLOSE: tl.constexpr,
     WIDE: tl.constexpr, STREAM: tl.constexpr,
@@ -175,10 +170,9 @@ def _climb(
     while (active > 0) & (sweep < _SWEEPS):
         sweep += 1
         norm, new_same, new_slope, new_close = _sweep(
-            tile, z_ptr, starts, columns, d, backwards, keep, high, low, gamma - 1.0, near,
+            tile, z_ptr, starts, columns, d, sweep & 1, keep, high, low, gamma - 1.0, near,
             KIND, NEAR, CLOSE, WIDE, STREAM,
         )  # fmt: skip
-        backwards = 1 - backwards
         new_surplus, step = _newton(norm, new_same, share)
         new_last, lost = _step_on_p(step, new_same, new_slope, gamma, d)
         same = tl.where(done, same, new_same)
@@ -200,7 +194,14 @@ def _climb(
         high = tl.where(done, high, new_high)
         low = tl.where(done, low, new_low)
         active = tl.max(tl.where(done, 0, 1), 0)
-    return high, low, same, slope, close, surplus, last, backwards
+    return high, low, same, slope, close, surplus, last, sweep
+
+
+@triton.jit
+def _probabilities(z, high, low, last, power, near, KIND: tl.constexpr, NEAR: tl.constexpr):
+    """Up to a factor; ``last`` is 0 for LINEAR."""
+    _v, r, a = _weights(z, high, low, power, near, KIND, NEAR)
+    return r if KIND == LINEAR else a * tl.maximum(r - last, 0.0)
 
 
 @triton.jit
@@ -221,8 +222,8 @@ def _crowded(
 ):  # fmt: skip
     """Whether the threshold is not known well enough for p.
 
-    If it is off by t, the largest p is off by gamma p (mean of 1/r under p - 1/its own r) t at most,
-    and what lies that close is on the wrong side.
+    If it is off by t, the largest p is off by gamma p (mean of 1/r under p - 1/its own r) t, others
+    by less, and what lies that close may be on the wrong side.
     """
     _v, u, a = _weights(top, high, low, gamma - 1.0, near, KIND, NEAR)
     wide = gamma >= 1.0
@@ -230,7 +231,7 @@ def _crowded(
     off = eps * share * reciprocal(same)
     largest = tl.where(wide, a * u * reciprocal(same), 1.0)
     steep = tl.maximum(slope * reciprocal(same) - reciprocal(u), 0.0)
-    known = 2.0 * gamma * off * steep * largest <= tl.where(wide, 1e-6, 1e-5)
+    known = gamma * off * steep * largest <= tl.where(wide, 1e-6, 1e-5)
     return ~near & (~known | ((gamma < 2.0) & (close < _NEXT)))
 
 
@@ -251,9 +252,7 @@ def _kernel(
         first = z
         second = tl.full([1, 1, WIDE], -float("inf"), tl.float32)
         for k in range(1, tl.cdiv(d, WIDE)):
-            x, _here, _mask = _scores(
-                z_ptr, starts, columns, k, d, 0, keep[None, :, None], WIDE
-            )
+            x, _here, _mask = _scores(z_ptr, starts, columns, k, d, 0, keep[None, :, None], WIDE)
             second = tl.maximum(second, tl.minimum(first, x))
             first = larger(first, x)
         firsts, seconds = tl.reshape(first, [1, WIDE]), tl.reshape(second, [1, WIDE])
@@ -272,19 +271,18 @@ def _kernel(
     zero = tl.zeros([ROWS], tl.float32)
     high, low = _add(top, zero, tl.where(near, 0.0, -1.0))
     same, slope, close, surplus, last = zero + 1.0, zero, zero, zero, zero
-    backwards = 1
     hidden = good
     if STREAM or DEEP * GROUP > 4:
-        high, low, same, slope, close, surplus, last, _turn = _climb(
-            firsts[None, :, :], z_ptr, starts, columns, d, 0, keep[None, :, None],
+        high, low, same, slope, close, surplus, last, _sweeps = _climb(
+            firsts[None, :, :], z_ptr, starts, columns, d, keep[None, :, None],
             high, low, good, gamma, share, near, same, slope, close, surplus, last,
             KIND, NEAR, CLOSE, WIDE, False,
         )  # fmt: skip
         v, r, a = _weights(tl.max(seconds, 1), high, low, gamma - 1.0, near, KIND, NEAR)
         negligible = tl.where(gamma < 2.0, v <= -_NEXT, a * r * d <= 1e-8 * same)
         hidden = good & ~negligible
-    high, low, same, slope, close, surplus, last, backwards = _climb(
-        z, z_ptr, starts, columns, d, backwards, keep[None, :, None],
+    high, low, same, slope, close, surplus, last, sweeps = _climb(
+        z, z_ptr, starts, columns, d, keep[None, :, None],
         high, low, hidden, gamma, share, near, same, slope, close, surplus, last,
         KIND, NEAR, CLOSE, WIDE, STREAM,
     )  # fmt: skip
@@ -295,21 +293,20 @@ def _kernel(
             top, high, low, same, slope, close, surplus, gamma, share, near, KIND, NEAR
         )
     mine = (keep & ~crowded)[None, :, None]
-    scale = tl.where(good, reciprocal(same - last * slope), 0.0)[None, :, None]
+    total = same - last * slope
+    scale = reciprocal(total)
+    scale = tl.fma(scale, tl.fma(-total, scale, 1.0), scale)  # its last digit shows in the sum
+    scale = tl.where(good, scale, 0.0)[None, :, None]
     for k in range(tl.cdiv(d, WIDE) if STREAM else 1):
         if STREAM:
-            z, here, mask = _scores(z_ptr, starts, columns, k, d, backwards, mine, WIDE)
-        _v, r, a = _weights(
-            z, high[None, :, None], low[None, :, None], (gamma - 1.0)[None, :, None],
-            near[None, :, None], KIND, NEAR,
+            z, here, mask = _scores(z_ptr, starts, columns, k, d, (sweeps + 1) & 1, mine, WIDE)
+        p = _probabilities(
+            z, high[None, :, None], low[None, :, None], last[None, :, None],
+            (gamma - 1.0)[None, :, None], near[None, :, None], KIND, NEAR,
         )  # fmt: skip
-        if KIND == LINEAR:
-            p = r
-        else:
-            p = a * tl.maximum(r - last[None, :, None], 0.0)
         p = p * scale + fill[None, :, None]
         tl.store(p_ptr + starts + here, rounded(p, p_ptr.dtype.element_ty), mask=mask & mine)
-    if NEAR != ALWAYS:
+    if NEAR != ALWAYS:  # noqa: SIM102 (known to the compiler, unlike the next)
         if tl.max(tl.where(crowded, 1, 0), 0) > 0:
             exactly = row_values(a_ptr, value, value_low, rows, keep, PER_ROW)
             if PER_ROW:
@@ -327,10 +324,18 @@ def forward(z: Tensor, alpha: float | Tensor, out: Tensor, tile: Tile | None = N
     """Probabilities of every row into ``out``; NaN where alpha is not a number above 1."""
     n, d = z.shape
     tensor = isinstance(alpha, Tensor)
-    kind = POWER if tensor else {2.0: LINEAR, 1.5: SQUARE}.get(alpha, POWER)
-    near = SOME if tensor else ALWAYS if 1.0 - 1.0 / alpha < _NEAR_ONE.value else NEVER
-    beta = row_parameter(alpha if tensor else beta_of(alpha), z)
-    tile = tile or forward_tile(z, kind == POWER, tensor)
+    kind, near, close = POWER.value, SOME.value, True
+    if isinstance(alpha, Tensor):
+        beta = row_parameter(alpha, z)
+    else:
+        kind = LINEAR.value if alpha == 2.0 else SQUARE.value if alpha == 1.5 else kind
+        near = ALWAYS.value if 1.0 - 1.0 / alpha < _NEAR_ONE.value else NEVER.value
+        close = alpha > 1.5
+        beta = row_parameter(beta_of(alpha), z)
+    if tile is None:
+        tile = forward_tile(z, kind == POWER.value, tensor)
+        held = tile.warps > 1 and not tile.stream
+        tile = tile._replace(registers=96 if held else 64)  # what float64 takes beyond is spilled
     _kernel[(triton.cdiv(n, tile.rows),)](
         z,
         out,
@@ -339,9 +344,9 @@ def forward(z: Tensor, alpha: float | Tensor, out: Tensor, tile: Tile | None = N
         beta.low,
         n,
         d,
-        KIND=kind.value,
-        NEAR=near.value,
-        CLOSE=tensor or alpha > 1.5,
+        KIND=kind,
+        NEAR=near,
+        CLOSE=close,
         PER_ROW=tensor,
         GROUP=tile.group,
         NARROW=32 * tile.warps // tile.rows,

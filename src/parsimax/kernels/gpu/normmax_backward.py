@@ -1,9 +1,9 @@
 """Rows of normmax, backward: in the scores and in alpha.
 
-J = (I - p 1') diag(s) (I - 1 p') with s = p rho^(1 - alpha) / (alpha - 1) and rho = p / |p|. All that
-a row adds up is added up in one sweep; a second one writes. With b = p^(2 - alpha), s is b times a
-factor of the row. Where alpha is large, powers are taken of p over the largest one: p^alpha would
-underflow.
+J = (I - p 1') diag(s) (I - 1 p') with s = p rho^(1 - alpha) / (alpha - 1) and rho = p / |p|. With
+b = p^(2 - alpha), s is b times a factor of the row, so that all sums are taken in one sweep, and a
+second one writes. Where alpha may be large, powers are taken of p over the largest p of the row,
+since p^alpha would underflow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .approx import exp2, log2, rounded, square_root
+from .approx import exp2, log2, reciprocal, rounded, square_root
 from .layout import backward_tile
 from .quick import quick
 from .reductions import sum2
@@ -25,6 +25,7 @@ _SAFE = 4.0  # the largest alpha for which p^alpha of a row's largest p, 1/d or 
 _SMALL = 1.1  # an alpha below which 1 / (alpha - 1) would show what float32 rounds in a mean
 _TINY = tl.constexpr(1.2e-38)  # the logarithm takes less for 0
 _LN2 = tl.constexpr(0.6931471805599453)
+_LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -45,8 +46,18 @@ def beta_of(alpha: float) -> float:
 
 
 @triton.jit
-def _powers(p, log_ref, beta, KIND: tl.constexpr, RELATIVE: tl.constexpr):
-    """(b = x^(2 - alpha), x^alpha, log2(x)) of x = p over the reference; b is 0 where p is."""
+def log2_near_one(s):
+    """log2((1 + s) / (1 - s)) by its series, for |s| up to 1/4: all digits, where log2 has few."""
+    s2 = s * s
+    series = tl.fma(s2, 1.0 / 9, 1.0 / 7)
+    series = tl.fma(s2, series, 1.0 / 5)
+    series = tl.fma(s2, series, 1.0 / 3)
+    return (2.0 * _LOG2E) * s * tl.fma(s2, series, 1.0)
+
+
+@triton.jit
+def _powers(p, top, beta, KIND: tl.constexpr, RELATIVE: tl.constexpr):
+    """(b = x^(2 - alpha), x^alpha, log2(x)) of x = p / top; b is 0 where p is."""
     inside = p > 0.0
     if KIND == LINEAR:
         return tl.where(inside, 1.0, 0.0), p * p, p
@@ -56,7 +67,8 @@ def _powers(p, log_ref, beta, KIND: tl.constexpr, RELATIVE: tl.constexpr):
     else:
         log = log2(tl.maximum(p, _TINY))
         if RELATIVE:
-            log -= log_ref
+            near = log2_near_one((p - top) * reciprocal(p + top))
+            log = tl.where(p > 0.65 * top, near, log - log2(top))
         # a slope beyond 2^100 is one of rounding
         b = tl.where(inside, exp2(tl.minimum((1.0 - beta) * log, 100.0)), 0.0)
         return b, tl.where(inside, exp2((1.0 + beta) * log), 0.0), log
@@ -69,25 +81,31 @@ def _load(x, starts, columns, mask):
 
 @triton.jit
 def _terms(
-    p, g, log_ref, beta,
+    p, g, top, beta,
     KIND: tl.constexpr, RELATIVE: tl.constexpr, DOUBLE: tl.constexpr, WANT: tl.constexpr,
 ):  # fmt: skip
     """What is added up over a row; the last four for the gradient in alpha.
 
     In double precision, those that 1 / (alpha - 1) would magnify.
     """
-    b, power, log = _powers(p, log_ref, beta, KIND, RELATIVE)
+    b, power, log = _powers(p, top, beta, KIND, RELATIVE)
     p = tl.where(p > 0.0, p, 0.0)
     g = tl.where(p > 0.0, g, 0.0)  # a gradient of inf or NaN off the support stays there
     pg = p * g
     bg = b * g
+    mass = p
     if DOUBLE:
         wide = g.to(tl.float64)
         b = b.to(tl.float64)
         bg = b * wide
-        pg = p.to(tl.float64) * wide
+        mass = p.to(tl.float64)
+        pg = mass * wide
     if WANT:
-        return pg, power, b, bg, p, p * log, pg.to(tl.float32) * log, power * log
+        logs = power * log
+        if DOUBLE:
+            power = power.to(tl.float64)
+            logs = logs.to(tl.float64)
+        return pg, power, b, bg, mass, p * log, pg.to(tl.float32) * log, logs
     else:
         return pg, power, b, bg, p, p, p, p
 
@@ -121,27 +139,27 @@ def _kernel(
     top = tl.zeros([ROWS], tl.float32) + 1.0
     if RELATIVE:
         if STREAM:
-            tops = tl.zeros([1, ROWS, WIDE], tl.float32)
+            largest = tl.zeros([1, ROWS, WIDE], tl.float32)
             for k in range(pieces):
                 here = columns + k * WIDE
-                tops = tl.maximum(tops, _load(p_ptr, starts, here, here < d))
+                largest = tl.maximum(largest, _load(p_ptr, starts, here, here < d))
         else:
-            tops = p
-        top = tl.maximum(tl.max(tl.max(tops, 0), 1), 0.0)
+            largest = p
+        top = tl.maximum(tl.max(tl.max(largest, 0), 1), 0.0)
     top = tl.where(top > 0.0, top, 1.0)
-    log_ref = log2(top)[None, :, None]
+    tops = top[None, :, None]
     betas = beta[None, :, None]
 
     if STREAM:
         zeros = tl.zeros([1, ROWS, WIDE], tl.float32)
         wide = zeros.to(tl.float64) if DOUBLE else zeros
-        a0, a1, a2, a3 = wide, zeros, wide, wide
-        a4, a5, a6, a7 = zeros, zeros, zeros, zeros
+        a0, a1, a2, a3 = wide, wide if WANT else zeros, wide, wide
+        a4, a5, a6, a7 = wide, zeros, zeros, wide
         for k in range(pieces):
             here = columns + (pieces - 1 - k) * WIDE
             p = _load(p_ptr, starts, here, here < d)
             g = _load(g_ptr, starts, here, here < d)
-            b0, b1, b2, b3, b4, b5, b6, b7 = _terms(p, g, log_ref, betas, KIND, RELATIVE, DOUBLE, WANT)
+            b0, b1, b2, b3, b4, b5, b6, b7 = _terms(p, g, tops, betas, KIND, RELATIVE, DOUBLE, WANT)
             a0 += b0
             a1 += b1
             a2 += b2
@@ -152,7 +170,7 @@ def _kernel(
                 a6 += b6
                 a7 += b7
     else:
-        a0, a1, a2, a3, a4, a5, a6, a7 = _terms(p, g, log_ref, betas, KIND, RELATIVE, DOUBLE, WANT)
+        a0, a1, a2, a3, a4, a5, a6, a7 = _terms(p, g, tops, betas, KIND, RELATIVE, DOUBLE, WANT)
     power = tl.sum(tl.sum(a1, 0), 1)
     exact_mean = tl.sum(tl.sum(a0, 0), 1)
     slopes, against = _sum2(a2, a3)
@@ -163,17 +181,21 @@ def _kernel(
     some = power > 0.0
     power = tl.where(some, power, 1.0)
     safe_beta = tl.where(some, beta, 1.0)
-    log_norm = log2(power) / (1.0 + safe_beta)  # of the norm over the reference
-    scale = top * exp2(safe_beta * log_norm) / safe_beta
+    # of the norm over the reference; once a row, so not by approximations
+    exact_log_norm = tl.log2(power) / (1.0 + safe_beta)
+    log_norm = exact_log_norm.to(tl.float32)
+    scale = top * tl.exp2(safe_beta * log_norm) / safe_beta
     scale = tl.where(some, scale, 0.0)
     mean = tl.where(first != first, float("nan"), mean)
     shift = scale * against
     if WANT:
-        mass, logs = _sum2(a4, a5)
-        logs_against, powers_log = _sum2(a6, a7)
-        mean_log = (powers_log / power - log_norm) * _LN2  # of log(rho) under rho^alpha
-        direct = (logs_against - mean * logs) - log_norm * mean * (1.0 - mass)
-        through_tau = mean_log * top * exp2(log_norm) / (1.0 + safe_beta)
+        short = (1.0 - tl.sum(tl.sum(a4, 0), 1)).to(tl.float32)  # what p lacks of 1
+        logs = tl.sum(tl.sum(a5, 0), 1)
+        logs_against = tl.sum(tl.sum(a6, 0), 1)
+        mean_log = tl.sum(tl.sum(a7, 0), 1) / power - exact_log_norm  # of log(rho) under rho^alpha
+        mean_log = mean_log.to(tl.float32) * _LN2
+        direct = (logs_against - mean * logs) - log_norm * mean * short
+        through_tau = mean_log * top * tl.exp2(log_norm) / (1.0 + safe_beta)
         change = through_tau * shift - direct * _LN2 / safe_beta
         tl.store(change_ptr + rows, change, mask=keep)
 
@@ -183,7 +205,7 @@ def _kernel(
         if STREAM:
             p = _load(p_ptr, starts, here, mask)
             g = _load(g_ptr, starts, here, mask)
-        b, _power, _log = _powers(p, log_ref, betas, KIND, RELATIVE)
+        b, _power, _log = _powers(p, tops, betas, KIND, RELATIVE)
         g = tl.where(p > 0.0, g, 0.0)
         off = g - mean[None, :, None]
         if DOUBLE:
@@ -198,20 +220,28 @@ def backward(
     """Gradient in the scores into ``out``, and in alpha into ``dalpha`` where wanted."""
     n, d = p.shape
     tensor, want = isinstance(alpha, Tensor), dalpha is not None
-    kinds = {} if tensor or want else {2.0: LINEAR, 1.5: ROOT}
+    kind, relative, double = POWER.value, True, True
+    beta = 0.0
+    if not isinstance(alpha, Tensor):
+        if not want:
+            kind = LINEAR.value if alpha == 2.0 else ROOT.value if alpha == 1.5 else kind
+        relative, double = alpha > _SAFE, alpha < _SMALL
+        beta = beta_of(alpha)
     tile = backward_tile(p, tensor)
+    if double and tile.stream:  # sums in float64 take twice the registers
+        tile = tile._replace(wide=tile.wide // (4 if want else 2))
     _kernel[(triton.cdiv(n, tile.rows),)](
         p,
         g,
         out,
         alpha if tensor else p,
         dalpha if want else p,
-        0.0 if tensor else beta_of(alpha),
+        beta,
         n,
         d,
-        KIND=(POWER if tensor else kinds.get(alpha, POWER)).value,
-        RELATIVE=tensor or alpha > _SAFE,
-        DOUBLE=tensor or alpha < _SMALL,
+        KIND=kind,
+        RELATIVE=relative,
+        DOUBLE=double,
         PER_ROW=tensor,
         WANT=want,
         **tile.sizes,
