@@ -334,8 +334,9 @@ def forward(z: Tensor, alpha: float | Tensor, out: Tensor, tile: Tile | None = N
         beta = row_parameter(beta_of(alpha), z)
     if tile is None:
         tile = forward_tile(z, kind == POWER.value, tensor)
-        held = tile.warps > 1 and not tile.stream
-        tile = tile._replace(registers=96 if held else 64)  # what float64 takes beyond is spilled
+        each = tile.deep * tile.rows * tile.wide // (32 * tile.warps)
+        many = each > (8 if tile.stream else 16)  # sweeps would spill; float64 may
+        tile = tile._replace(registers=96 if many else 64)
     _kernel[(triton.cdiv(n, tile.rows),)](
         z,
         out,
