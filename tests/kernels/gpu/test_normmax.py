@@ -22,7 +22,12 @@ from parsimax.kernels.gpu import normmax
 # what IEEE does silently on a GPU, numpy announces
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-ALPHAS = (1.001, 1.3, 2.0, 3.0, 100.0)
+ALPHAS = (1.001, 1.3, 1.5, 2.0, 3.0, 100.0)
+
+
+def allowed(alpha):
+    """Twice what is left to float32 before a row is solved in float64 (_crowded)."""
+    return 2e-6 if alpha <= 2 else 2e-5
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -31,12 +36,12 @@ def test_rows_that_break_solvers(d, alpha):
     z = hard_rows(d)
     p, expected = solve(normmax, z, alpha), exact("normmax", z, alpha)
     assert (p >= 0).all()
-    assert worst(p, expected) < 2e-7  # float64 inside, rounded once
+    assert worst(p, expected) < allowed(alpha)
     assert sums_off(p) < 1e-6
     assert (p[expected == 0] == 0).all()
 
 
-@pytest.mark.parametrize("alpha", [1.3, 2.0])
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0, 3.0])
 def test_long_rows_are_streamed(alpha):
     z = torch.randn(2, STREAMED)
     # The second row is one score, and a crowd where it first receives something: a threshold in
@@ -44,7 +49,21 @@ def test_long_rows_are_streamed(alpha):
     z[1] = -1 + 1e-6 * torch.rand(STREAMED)
     z[1, 0] = 0.0
     p = solve(normmax, z, alpha)
-    assert worst(p, exact("normmax", z, alpha)) < 2e-7
+    assert worst(p, exact("normmax", z, alpha)) < 2e-6
+    assert sums_off(p) < 1e-6
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.5, 1.7, 2.0, 2.5])
+@pytest.mark.parametrize("tops", [1, 2, 4, 9])
+def test_crowds_around_the_threshold_of_several_tops(tops, alpha):
+    """Equal scores at the top, and hundreds on both sides of the threshold they have alone."""
+    gap = tops ** (1 / alpha - 1)
+    width = torch.tensor([[0.0], [1e-7], [1e-6], [1e-5], [1e-3]])
+    z = width * (torch.rand(5, 250) - 0.3) - gap
+    z[:, :tops] = 0.0
+    z = torch.cat([z, z + 0.37, z + 1000])
+    p = solve(normmax, z, alpha)
+    assert worst(p, exact("normmax", z, alpha)) < allowed(alpha)
     assert sums_off(p) < 1e-6
 
 
@@ -52,7 +71,7 @@ def test_a_number_close_to_one_is_not_rounded():
     """alpha - 1 of a number in float32 would be wrong by a tenth."""
     alpha = 1 + 1e-6 / 3
     z = torch.tensor([[0.0, -1e-7, -3e-7, -1e-6, -1.0]])
-    assert worst(solve(normmax, z, alpha), exact("normmax", z, alpha)) < 2e-7
+    assert worst(solve(normmax, z, alpha), exact("normmax", z, alpha)) < 1e-6
 
 
 def test_a_tensor_of_alpha():
@@ -63,7 +82,7 @@ def test_a_tensor_of_alpha():
     p = solve(normmax, z, alpha)
     assert p[:3].isnan().all()
     assert (p[3] == 0).all()  # nothing allowed comes before a bad alpha
-    assert worst(p[4:], exact("normmax", z[4:], alpha[4:])) < 2e-7
+    assert worst(p[4:], exact("normmax", z[4:], alpha[4:])) < allowed(3.0)
     gradient, change = pull_back(normmax, p, torch.randn(40, 30), alpha)
     assert gradient[:3].isnan().all()
     assert change[:3].isnan().all()

@@ -127,11 +127,3 @@ def row_tops(tile, z, rows, keep, d, COLUMNS: tl.constexpr, ONE: tl.constexpr):
         for start in range(COLUMNS, d, COLUMNS):
             top = tl.maximum(top, tl.max(load_scores(z, rows, keep, start, d, COLUMNS), 1))
     return top
-
-
-@triton.jit
-def log2_of(x):
-    """log2 of a positive float64 by the logarithm of float32, and what that does not see of x."""
-    head = tl.maximum(x.to(tl.float32), 1e-37)
-    rest = (x - head.to(tl.float64)).to(tl.float32)
-    return tl.log2(head) + 1.4426950408889634 * (rest / head)
