@@ -1,0 +1,1 @@
+"""Sparse sequence-to-sequence models: data, models, training, search that can prove its result."""

@@ -1,0 +1,1 @@
+"""Encoder-decoder models whose attention and output are chosen by mapping."""

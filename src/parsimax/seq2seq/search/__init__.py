@@ -1,0 +1,1 @@
+"""Greedy, sampled, beam and exact search, with certificates."""
