@@ -153,11 +153,13 @@ class BatchSampler(Sampler[list[int]]):
         count = len(self._source)
         shuffler = Shuffler(self.seed, self.epoch)
         order = shuffler.permutation(count) if self.shuffle else np.arange(count, dtype=np.int64)
+        # What sets a batch's size, or of sentences the decoder's steps, is to vary least
+        tokens = self.unit == "tokens"
+        first = np.maximum(self._source, self._target) if tokens else self._target
         if self.bucket:
-            order = by_length(order, self._source, self._target, self._pool())
-        if self.unit == "tokens":
-            lengths = np.maximum(self._source[order], self._target[order])
-            bounds = cut_by_tokens(lengths, self.size)
+            order = by_length(order, first, self._source, self._pool())
+        if tokens:
+            bounds = cut_by_tokens(first[order], self.size)
         else:
             bounds = cut_by_sentences(count, self.size)
         if self.shuffle and self.bucket:
