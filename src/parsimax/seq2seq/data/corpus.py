@@ -138,6 +138,11 @@ def build(
     for name, limit in (("source", max_source_length), ("target", max_target_length)):
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise ValueError(f"max_{name}_length must be at least 1 or None, got {limit!r}")
+    if (reader.format == "inflection") != (codec.format == "inflection"):
+        raise ValueError(
+            f"format of the examples must be that of the codec, {codec.format!r}, "
+            f"got {reader.format!r}: an inflection has tags, other sources have none"
+        )
     what = [_VERSION, reader.fingerprint, codec.fingerprint, max_source_length, max_target_length]
     fingerprint = hashlib.sha256(json.dumps(what).encode()).hexdigest()
     if _is_there(folder, fingerprint):

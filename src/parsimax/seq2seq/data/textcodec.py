@@ -39,7 +39,8 @@ class CodecSettings:
         source_size: of the vocabulary, with the four symbols it begins with: at most for
             characters and words, where None has no limit; as many as there will be for ``bpe``,
             where None is 8,000. With ``joint`` only ``source_size`` counts.
-        min_count: symbols, or pairs of ``bpe``, that are seen less often are left out.
+        min_count: symbols that are seen less often are left out, and pairs that are seen less
+            often, or only once, are not merged by ``bpe``.
         alphabet: of ``bpe``, how many different characters to keep; all if None.
         sample: of how many examples ``bpe`` is learned, which are evenly spread; None for all.
     """
