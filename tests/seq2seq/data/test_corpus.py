@@ -7,11 +7,12 @@ import pickle
 import signal
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from parsimax.seq2seq.data import corpus
+from parsimax.seq2seq.data import corpus, textcodec
 from parsimax.seq2seq.data.corpus import Corpus
 from parsimax.seq2seq.data.errors import DataError
 from parsimax.seq2seq.data.readers import read
@@ -53,6 +54,24 @@ def test_more_numbers_than_are_written_at_once(tmp_path, monkeypatch, tables, co
     small = corpus.build(read("inflection", tables), codec, tmp_path / "x")
     assert [pair[1].tolist() for pair in small] == [pair[1].tolist() for pair in encoded]
     assert small.facts == encoded.facts
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path, tables, monkeypatch):
+    monkeypatch.setattr(corpus, "_WAITING", 64)
+    monkeypatch.setattr(textcodec, "_CHUNK", 64)
+    reader = read("inflection", tables / "latin-train")
+    codec = TextCodec.learn(reader)
+    rows = (tables / "latin-train").read_text()
+    peaks = []
+    for times in (20, 80):
+        path = tmp_path / "latin-train"
+        path.write_text(rows * times)
+        corpus.build(read("inflection", path), codec, tmp_path / "warm")  # imports, caches
+        tracemalloc.start()
+        corpus.build(read("inflection", path), codec, tmp_path / f"{times}")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0]  # of 1,340 and of 5,360 examples
 
 
 def test_reused_until_something_changes(tables, codec, tmp_path):
@@ -126,7 +145,7 @@ def test_unknown_symbols_are_counted(tmp_path, codec):
 
 
 def test_progress(tables, codec, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "_PROGRESS", 50)
+    monkeypatch.setattr(corpus, "_WAITING", 50)
     told = []
     corpus.build(read("inflection", tables), codec, tmp_path / "x", progress=told.append)
     assert told == [50, 100, 150, 200]
@@ -167,10 +186,10 @@ def test_what_is_not_a_corpus_is_not_replaced(tables, codec, tmp_path):
 
 BUILD = """
 import sys
-from parsimax.seq2seq.data import corpus
+from parsimax.seq2seq.data import corpus, textcodec
 from parsimax.seq2seq.data.readers import read
 from parsimax.seq2seq.data.textcodec import TextCodec
-corpus._PROGRESS = 1
+corpus._WAITING = 1
 def progress(count):
     if count == 100:
         print("half", flush=True)
