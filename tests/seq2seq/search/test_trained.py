@@ -1,0 +1,234 @@
+"""Searches of a small trained model, in float32, against every sequence up to a length.
+
+The model is a plain recurrent network with an entmax output, small enough for all 4^7 sequences to
+be scored at once under teacher forcing, without a stepper.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import parsimax as px
+from parsimax.seq2seq.search import (
+    Ensemble,
+    beam,
+    complete,
+    exact,
+    greedy,
+    sample,
+    score,
+    support,
+)
+
+BOS, EOS = 1, 2
+LETTERS = (3, 4, 5, 6)
+LONGEST = 6
+SIZE = 7
+State = tuple[Tensor, Tensor]
+
+
+class Inflector(nn.Module):
+    """Reads a source into a vector, and writes from it."""
+
+    vocabulary_size = SIZE
+    source_size = SIZE
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.embed = nn.Embedding(SIZE, 12)
+        self.read = nn.GRU(12, 16, batch_first=True)
+        self.write = nn.GRUCell(12 + 16, 16)
+        self.out = nn.Linear(16, SIZE - EOS)  # PAD and BOS are never said
+
+    def start(self, source: Tensor, source_lengths: Tensor) -> State:
+        states, _ = self.read(self.embed(source))
+        last = states[torch.arange(len(source)), source_lengths - 1]
+        return last, last
+
+    def scores(self, state: State, previous: Tensor) -> tuple[Tensor, State]:
+        memory, hidden = state
+        hidden = self.write(torch.cat([self.embed(previous), memory], 1), hidden)
+        return self.out(hidden), (memory, hidden)
+
+    def step(self, state: State, previous: Tensor) -> tuple[Tensor, State]:
+        scores, state = self.scores(state, previous)
+        said = px.entmax(scores, alpha=self.alpha)
+        return torch.cat([said.new_zeros(len(said), EOS), said], 1), state
+
+    def select(self, state: State, rows: Tensor) -> State:
+        return state[0][rows], state[1][rows]
+
+
+def sentences(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 6, (count,), generator=generator)
+    source = torch.randint(3, SIZE, (count, 5), generator=generator)
+    return source * (torch.arange(5) < lengths[:, None]), lengths
+
+
+def targets_of(source: Tensor, lengths: Tensor, seed: int) -> list[list[int]]:
+    """The source backwards, and one time in three its last symbol twice: truly ambiguous."""
+    twice = torch.rand(len(source), generator=torch.Generator().manual_seed(seed)) < 1 / 3
+    rows = [row[:n][::-1] for row, n in zip(source.tolist(), lengths.tolist(), strict=True)]
+    return [[*row, row[-1]] if two else row for row, two in zip(rows, twice.tolist(), strict=True)]
+
+
+def trained(seed: int, alpha: float = 1.5, steps: int = 250) -> Inflector:
+    torch.manual_seed(seed)
+    model = Inflector(alpha)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for step in range(steps):
+        source, lengths = sentences(32, seed * 1000 + step)
+        said = [[*t, EOS] for t in targets_of(source, lengths, step)]
+        target = torch.tensor([[*t, *[0] * (LONGEST + 1 - len(t))] for t in said])
+        state, previous = model.start(source, lengths), torch.full((32,), BOS)
+        loss = torch.zeros(())
+        for position in range(LONGEST + 1):
+            scores, state = model.scores(state, previous)
+            previous = target[:, position]
+            gold = (previous - EOS).masked_fill(previous == 0, -100)
+            loss = loss + px.entmax_loss(scores, gold, alpha=alpha, reduction="sum") / 32
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def model() -> Inflector:
+    return trained(0)
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[Tensor, Tensor]:
+    return sentences(64, 7)
+
+
+EVERY = [s for n in range(LONGEST + 1) for s in itertools.product(LETTERS, repeat=n)]
+
+
+def brute_force(model: Inflector, source: Tensor, length: Tensor) -> dict[tuple[int, ...], float]:
+    """Probabilities of all sequences up to LONGEST letters, each in full, in one large batch."""
+    with torch.no_grad():
+        once = model.start(source[None], length[None])
+        state = tuple(x.expand(len(EVERY), -1) for x in once)
+        said = torch.tensor([[*s, EOS, *[0] * (LONGEST - len(s))] for s in EVERY])
+        previous = torch.full((len(EVERY),), BOS)
+        p = torch.ones(len(EVERY), dtype=torch.float64)
+        for position in range(LONGEST + 1):
+            scores, state = model.scores(state, previous)
+            row = px.entmax(scores, alpha=model.alpha).double()
+            previous = said[:, position]
+            here = row.gather(1, (previous - EOS).clamp(min=0)[:, None]).squeeze(1)
+            p = p * torch.where(previous > 0, here, 1.0)
+    return {s: v for s, v in zip(EVERY, p.tolist(), strict=True) if v > 0}
+
+
+def test_exact_support_and_certified_beams_agree_with_all_sequences(
+    model: Inflector, batch: tuple[Tensor, Tensor]
+) -> None:
+    source, lengths = (x[:12] for x in batch)
+    options = {"max_length": LONGEST}
+    all_ = support(model, source, lengths, **options)
+    best = exact(model, source, lengths, **options)
+    beams = {size: beam(model, source, lengths, size, 5, **options) for size in (1, 5)}
+    seen = {"exact": 0, "complete": 0, "exhaustive": 0, "optimal": 0}
+    for i in range(len(source)):
+        truth = brute_force(model, source[i], lengths[i])
+        order = sorted(truth.values(), reverse=True)
+        said = {h.symbols: h.probability for h in all_[i].sequences}
+        for symbols in said.keys() | truth.keys():
+            assert said.get(symbols, 0) == pytest.approx(truth.get(symbols, 0), abs=1e-6)
+        if all_[i].complete:
+            seen["complete"] += 1
+            assert all_[i].covered == pytest.approx(1, abs=1e-5)  # seven steps of float32
+        if best[i].proved:
+            seen["exact"] += 1
+            assert best[i].hypothesis is not None
+            assert best[i].hypothesis.probability == pytest.approx(order[0], abs=1e-6)
+        for results in beams.values():
+            got = results[i]
+            for h in got.hypotheses:
+                assert h.probability == pytest.approx(truth.get(h.symbols, 0), abs=1e-6)
+            if got.exhaustive:
+                seen["exhaustive"] += 1
+                # A support may differ with the batch, where hardly anything is at stake.
+                tiny = sum(p < 1e-6 for p in said.values())
+                assert abs(got.finished - len(said)) <= tiny
+            if got.optimal:
+                seen["optimal"] += 1
+                assert got.hypotheses[0].probability == pytest.approx(order[0], abs=1e-6)
+    assert min(seen.values()) >= 3, seen  # the claims above were made, not only possible
+
+
+def test_one_sentence_or_sixty_four_padded_or_not(
+    model: Inflector, batch: tuple[Tensor, Tensor]
+) -> None:
+    source, lengths = batch
+    together = beam(model, source, lengths, 5, 3)
+    drawn = sample(model, source, lengths, 2)
+    next_ = complete(model, source, lengths, [()] * 64)
+    differ = 0
+    for i, n in enumerate(lengths.tolist()):
+        short = source[i : i + 1, :n], lengths[i : i + 1]
+        (alone,) = beam(model, *short, 5, 3)
+        for one, other in zip(alone.hypotheses, together[i].hypotheses, strict=False):
+            assert one.probability == pytest.approx(other.probability, abs=1e-5)
+        differ += [h.symbols for h in alone.hypotheses] != [
+            h.symbols for h in together[i].hypotheses
+        ]
+        assert sample(model, *short, 2, index=[i])[0][0].symbols == drawn[i][0].symbols
+        (after,) = complete(model, *short, [()])
+        large = [s.symbol for s in after.next if s.probability >= 1e-6]
+        assert large == [s.symbol for s in next_[i].next if s.probability >= 1e-6]
+    assert differ == 0
+
+
+def test_an_uncertified_greedy_result_that_exact_search_beats() -> None:
+    """A half-trained model is unsure at the first symbol, and greedy search then pays for it."""
+    model = trained(1, steps=30)
+    source, lengths = sentences(64, 3)
+    first = greedy(model, source, lengths, max_length=LONGEST)
+    best = exact(model, source, lengths, max_length=LONGEST, beam_size=1)
+    beaten = [
+        i
+        for i, (one, other) in enumerate(zip(first, best, strict=True))
+        if one.finished and other.hypothesis and one.hypotheses[0] != other.hypothesis
+    ]
+    assert beaten
+    for i in beaten:
+        assert not first[i].optimal
+        worse, better = first[i].hypotheses[0], best[i].hypothesis
+        assert better is not None
+        assert better.log_probability > worse.log_probability
+        truth = brute_force(model, source[i], lengths[i])
+        assert truth[better.symbols] == pytest.approx(better.probability, abs=1e-6)
+        assert truth[worse.symbols] == pytest.approx(worse.probability, abs=1e-6)
+        if best[i].proved:
+            assert better.probability == pytest.approx(max(truth.values()), abs=1e-6)
+
+
+def test_an_ensemble_of_models_and_its_scores(model: Inflector) -> None:
+    models = [model, trained(2, steps=60)]
+    source, lengths = sentences(16, 5)
+    ensemble = Ensemble(models)
+    found = beam(ensemble, source, lengths, 5, max_length=LONGEST)
+    symbols = [d.hypotheses[0].symbols for d in found]
+    again = score(ensemble, source, lengths, symbols, finished=True)
+    for d, scored in zip(found, again, strict=True):
+        if d.hypotheses[0].finished:
+            assert scored.log_probability == pytest.approx(
+                d.hypotheses[0].log_probability, abs=1e-5
+            )
+    # Of one symbol after another it is the mean of the members' probabilities.
+    members = [score(m, source, lengths, symbols) for m in models]
+    for mean, *each in zip(again, *members, strict=True):
+        assert mean.probabilities == pytest.approx(
+            [math.fsum(p) / 2 for p in zip(*(e.probabilities for e in each), strict=True)], abs=1e-6
+        )
