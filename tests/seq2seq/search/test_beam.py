@@ -291,6 +291,12 @@ def test_what_is_no_probability_is_an_error(row: dict[int, float], said: str) ->
         beam(stepper, *sources((3,), (4,)))
 
 
+def test_nan_of_an_end_that_comes_too_early_is_seen() -> None:
+    stepper = TableStepper(lambda s, p: {3: 0.5, EOS: math.nan})
+    with pytest.raises(ValueError, match="NaN"):
+        beam(stepper, *sources((3,)), min_length=2)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
