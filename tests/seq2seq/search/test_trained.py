@@ -1,19 +1,21 @@
-"""Searches of a small trained model, in float32, against every sequence up to a length.
+"""Searches of small trained models, in float32, against every sequence up to a length.
 
-The model is a plain recurrent network with an entmax output, small enough for all 4^7 sequences to
-be scored at once under teacher forcing, without a stepper.
+The models are small enough for all 5461 sequences of up to six letters to be scored at once, under
+teacher forcing: without steps, and so without caches.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import parsimax as px
+from parsimax.seq2seq.data.batch import Batch
+from parsimax.seq2seq.models import RNNSettings, Seq2Seq, TransformerSettings, build
 from parsimax.seq2seq.search import (
     Ensemble,
     beam,
@@ -25,44 +27,26 @@ from parsimax.seq2seq.search import (
     support,
 )
 
-BOS, EOS = 1, 2
+EOS = 2
 LETTERS = (3, 4, 5, 6)
 LONGEST = 6
 SIZE = 7
-State = tuple[Tensor, Tensor]
-
-
-class Inflector(nn.Module):
-    """Reads a source into a vector, and writes from it."""
-
-    vocabulary_size = SIZE
-    source_size = SIZE
-
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.alpha = alpha
-        self.embed = nn.Embedding(SIZE, 12)
-        self.read = nn.GRU(12, 16, batch_first=True)
-        self.write = nn.GRUCell(12 + 16, 16)
-        self.out = nn.Linear(16, SIZE - EOS)  # PAD and BOS are never said
-
-    def start(self, source: Tensor, source_lengths: Tensor) -> State:
-        states, _ = self.read(self.embed(source))
-        last = states[torch.arange(len(source)), source_lengths - 1]
-        return last, last
-
-    def scores(self, state: State, previous: Tensor) -> tuple[Tensor, State]:
-        memory, hidden = state
-        hidden = self.write(torch.cat([self.embed(previous), memory], 1), hidden)
-        return self.out(hidden), (memory, hidden)
-
-    def step(self, state: State, previous: Tensor) -> tuple[Tensor, State]:
-        scores, state = self.scores(state, previous)
-        said = px.entmax(scores, alpha=self.alpha)
-        return torch.cat([said.new_zeros(len(said), EOS), said], 1), state
-
-    def select(self, state: State, rows: Tensor) -> State:
-        return state[0][rows], state[1][rows]
+OUTPUT = "entmax(alpha=1.5)"
+SETTINGS = {
+    "rnn": RNNSettings(
+        embedding=12, hidden=24, encoder_layers=1, decoder_layers=1, output=OUTPUT, dropout=0.0
+    ),
+    "transformer": TransformerSettings(
+        dim=24,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        feedforward=48,
+        output=OUTPUT,
+        dropout=0.0,
+    ),
+}
+Model = Seq2Seq[Any]
 
 
 def sentences(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -79,30 +63,24 @@ def targets_of(source: Tensor, lengths: Tensor, seed: int) -> list[list[int]]:
     return [[*row, row[-1]] if two else row for row, two in zip(rows, twice.tolist(), strict=True)]
 
 
-def trained(seed: int, alpha: float = 1.5, steps: int = 250) -> Inflector:
+def trained(kind: str, seed: int, steps: int) -> Model:
     torch.manual_seed(seed)
-    model = Inflector(alpha)
+    model = build(SETTINGS[kind], SIZE, SIZE)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for step in range(steps):
         source, lengths = sentences(32, seed * 1000 + step)
         said = [[*t, EOS] for t in targets_of(source, lengths, step)]
         target = torch.tensor([[*t, *[0] * (LONGEST + 1 - len(t))] for t in said])
-        state, previous = model.start(source, lengths), torch.full((32,), BOS)
-        loss = torch.zeros(())
-        for position in range(LONGEST + 1):
-            scores, state = model.scores(state, previous)
-            previous = target[:, position]
-            gold = (previous - EOS).masked_fill(previous == 0, -100)
-            loss = loss + px.entmax_loss(scores, gold, alpha=alpha, reduction="sum") / 32
+        loss = model(Batch(source, lengths, target, torch.arange(32))) / 32
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     return model.eval()
 
 
-@pytest.fixture(scope="module")
-def model() -> Inflector:
-    return trained(0)
+@pytest.fixture(scope="module", params=["rnn", "transformer"])
+def model(request: pytest.FixtureRequest) -> Model:
+    return trained(request.param, 0, steps=120)
 
 
 @pytest.fixture(scope="module")
@@ -113,31 +91,28 @@ def batch() -> tuple[Tensor, Tensor]:
 EVERY = [s for n in range(LONGEST + 1) for s in itertools.product(LETTERS, repeat=n)]
 
 
-def brute_force(model: Inflector, source: Tensor, length: Tensor) -> dict[tuple[int, ...], float]:
+def brute_force(model: Model, source: Tensor, length: Tensor) -> dict[tuple[int, ...], float]:
     """Probabilities of all sequences up to LONGEST letters, each in full, in one large batch."""
+    target = torch.tensor([[*s, EOS, *[0] * (LONGEST - len(s))] for s in EVERY])
+    size = int(length)
+    inputs = source[:size].expand(len(EVERY), size), length.expand(len(EVERY))
     with torch.no_grad():
-        once = model.start(source[None], length[None])
-        state = tuple(x.expand(len(EVERY), -1) for x in once)
-        said = torch.tensor([[*s, EOS, *[0] * (LONGEST - len(s))] for s in EVERY])
-        previous = torch.full((len(EVERY),), BOS)
-        p = torch.ones(len(EVERY), dtype=torch.float64)
-        for position in range(LONGEST + 1):
-            scores, state = model.scores(state, previous)
-            row = px.entmax(scores, alpha=model.alpha).double()
-            previous = said[:, position]
-            here = row.gather(1, (previous - EOS).clamp(min=0)[:, None]).squeeze(1)
-            p = p * torch.where(previous > 0, here, 1.0)
+        hidden = model._unroll(Batch(*inputs, target, torch.arange(len(EVERY))))
+        hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+        table = model.output.probabilities(hidden.flatten(0, 1)).double()
+    here = table.gather(1, target.flatten()[:, None]).reshape(target.shape)
+    p = here.masked_fill(target == 0, 1.0).prod(1)
     return {s: v for s, v in zip(EVERY, p.tolist(), strict=True) if v > 0}
 
 
 def test_exact_support_and_certified_beams_agree_with_all_sequences(
-    model: Inflector, batch: tuple[Tensor, Tensor]
+    model: Model, batch: tuple[Tensor, Tensor]
 ) -> None:
-    source, lengths = (x[:12] for x in batch)
+    source, lengths = (x[:8] for x in batch)
     options = {"max_length": LONGEST}
     all_ = support(model, source, lengths, **options)
     best = exact(model, source, lengths, **options)
-    beams = {size: beam(model, source, lengths, size, 5, **options) for size in (1, 5)}
+    beams = {size: beam(model, source, lengths, size, 5, **options) for size in (1, 5, 60)}
     seen = {"exact": 0, "complete": 0, "exhaustive": 0, "optimal": 0}
     for i in range(len(source)):
         truth = brute_force(model, source[i], lengths[i])
@@ -168,16 +143,16 @@ def test_exact_support_and_certified_beams_agree_with_all_sequences(
 
 
 def test_one_sentence_or_sixty_four_padded_or_not(
-    model: Inflector, batch: tuple[Tensor, Tensor]
+    model: Model, batch: tuple[Tensor, Tensor]
 ) -> None:
     source, lengths = batch
-    together = beam(model, source, lengths, 5, 3)
+    together = beam(model, source, lengths, 5, 3, max_length=10)
     drawn = sample(model, source, lengths, 2)
     next_ = complete(model, source, lengths, [()] * 64)
     differ = 0
     for i, n in enumerate(lengths.tolist()):
         short = source[i : i + 1, :n], lengths[i : i + 1]
-        (alone,) = beam(model, *short, 5, 3)
+        (alone,) = beam(model, *short, 5, 3, max_length=10)
         for one, other in zip(alone.hypotheses, together[i].hypotheses, strict=False):
             assert one.probability == pytest.approx(other.probability, abs=1e-5)
         differ += [h.symbols for h in alone.hypotheses] != [
@@ -192,7 +167,7 @@ def test_one_sentence_or_sixty_four_padded_or_not(
 
 def test_an_uncertified_greedy_result_that_exact_search_beats() -> None:
     """A half-trained model is unsure at the first symbol, and greedy search then pays for it."""
-    model = trained(1, steps=30)
+    model = trained("rnn", 1, steps=40)
     source, lengths = sentences(64, 3)
     first = greedy(model, source, lengths, max_length=LONGEST)
     best = exact(model, source, lengths, max_length=LONGEST, beam_size=1)
@@ -214,8 +189,8 @@ def test_an_uncertified_greedy_result_that_exact_search_beats() -> None:
             assert better.probability == pytest.approx(max(truth.values()), abs=1e-6)
 
 
-def test_an_ensemble_of_models_and_its_scores(model: Inflector) -> None:
-    models = [model, trained(2, steps=60)]
+def test_an_ensemble_of_models_and_its_scores(model: Model) -> None:
+    models = [model, trained("rnn", 2, steps=60)]
     source, lengths = sentences(16, 5)
     ensemble = Ensemble(models)
     found = beam(ensemble, source, lengths, 5, max_length=LONGEST)
