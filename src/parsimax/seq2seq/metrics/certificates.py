@@ -19,6 +19,10 @@ class Proved(Protocol):
         """What was found, best first."""
 
     @property
+    def single(self) -> bool | None:
+        """There is exactly one sequence of positive probability; None if that is not claimed."""
+
+    @property
     def exhaustive(self) -> bool | None:
         """No prefix of positive probability was dropped; None if that is not claimed."""
 
@@ -35,7 +39,7 @@ class Certificates:
         single: the whole probability is on one sequence, and it was found.
         exhaustive: every sequence of positive probability was found.
         optimal: nothing is more probable than the output.
-        empty: the search ended with no finished hypothesis.
+        empty: nothing was found, not even a prefix that a limit cut.
     """
 
     single: float | None
@@ -45,18 +49,12 @@ class Certificates:
 
 
 def certificates(results: Iterable[Proved]) -> Certificates:
-    """Count certificates.
-
-    Args:
-        results: searched with ``n_best`` of at least 2, as otherwise a second hypothesis of an
-            exhaustive search would not be seen.
-    """
+    """Count certificates."""
     every = list(results)
     if not every:
         raise ValueError("results: expected at least one, got none")
-    single = [r.exhaustive and len(r.hypotheses) == 1 for r in every]
     return Certificates(
-        single=_share(None if r.exhaustive is None else s for r, s in zip(every, single)),
+        single=_share(r.single for r in every),
         exhaustive=_share(r.exhaustive for r in every),
         optimal=_share(r.optimal for r in every),
         empty=sum(not r.hypotheses for r in every) / len(every),

@@ -93,12 +93,11 @@ def measure_steps(
     state = stepper.start(batch.source, batch.source_lengths)
     previous = torch.full_like(batch.source_lengths, BOS)
     sums = Measures(sentences=float((batch.target[:, 0] != PAD).sum()))
-    said = stepper.vocabulary_size - FIRST_SAID
     for gold in batch.target.T:
         p, state = stepper.step(state, previous)
         p, real = p.double(), gold != PAD
         p_gold = p.gather(1, gold[:, None])[:, 0]
-        smoothed = ((p_gold + epsilon) / (1 + epsilon * said)).log()
+        smoothed = ((p_gold + epsilon) / (1 + epsilon * stepper.vocabulary_size)).log()
         score = p_gold + (1 - p.square().sum(1)) / 2
         sums += Measures(
             tokens=float(real.sum()),
