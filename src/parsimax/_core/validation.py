@@ -67,8 +67,8 @@ def check_parameter(
 ) -> float | Tensor:
     """A finite number, or a tensor of them; ``ok`` compares either with the bounds."""
     if not isinstance(value, Tensor):
-        if type(value) is float and ok(value) and -math.inf < value < math.inf:
-            return value
+        if isinstance(value, float) and ok(value) and -math.inf < value < math.inf:
+            return float(value)
         return check_number(value, name, lambda x: ok(x) and -math.inf < x < math.inf, expected)
     if not value.is_floating_point():
         raise TypeError(f"a tensor {name} must have a floating-point dtype, got {value.dtype}")

@@ -23,7 +23,7 @@ class RNNSettings:
     attention: str = "entmax(alpha=1.5)"
     output: str = "entmax(alpha=1.5)"
     dropout: float = 0.3
-    input_feeding: bool = True
+    init: float = 0.1  # weights begin uniform between -init and init
     share_embeddings: bool = False  # of source and target, which then have one vocabulary
     kind: Literal["rnn"] = "rnn"
 
