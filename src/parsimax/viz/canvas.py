@@ -46,12 +46,12 @@ class Canvas:
             reach_y = y + size * 0.7
         self._reach(reach_x, reach_y)
         family = "var(--mono)" if mono else "var(--sans)"
-        weight = ' font-weight="700"' if bold else ""
+        weight = "700 " if bold else ""
         rotated = f' transform="rotate({_n(turn)} {_n(x)} {_n(y)})"' if turn else ""
         css_class = f' class="{escape(css, quote=True)}"' if css else ""
         self._parts.append(
             f'<text x="{_n(x)}" y="{_n(y)}" dy="0.35em" text-anchor="{anchor}" '
-            f'style="font: {_n(size)}px {family}; fill: var(--{role})"{weight}{rotated}{css_class}'
+            f'style="font: {weight}{_n(size)}px {family}; fill: var(--{role})"{rotated}{css_class}'
             f' xml:space="preserve">{escape(content)}</text>'
         )
 
@@ -140,7 +140,13 @@ _SHOWN: Mapping[str, str] = {"<space>": "␣", "<unk>": "�", "<eos>": "⏎", "
 
 
 def shown(symbol: str) -> str:
-    """A symbol as a picture writes it: what cannot be seen gets a sign."""
+    """A symbol as a picture writes it: what cannot be seen gets a sign, marks lose their marks.
+
+    >>> shown("<space>"), shown("<tag:PST>"), shown("<lang:english>"), shown("a")
+    ('␣', 'PST', 'english', 'a')
+    """
+    if symbol.startswith(("<tag:", "<lang:")):
+        return symbol.partition(":")[2].removesuffix(">")
     return _SHOWN.get(symbol, symbol)
 
 

@@ -1,4 +1,4 @@
-"""One page about an inflection model: how often it is right, what it can prove, what it hesitates over.
+"""One page about an inflection model: what it gets right, what it can prove, where it hesitates.
 
 The page is drawn from plain values, so that whoever has them can draw it: the numbers of an
 evaluation, words with everything the model may say for them, attention, curves, errors.
@@ -6,6 +6,7 @@ evaluation, words with everything the model may say for them, attention, curves,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -22,6 +23,7 @@ from parsimax.viz.support import Step, support_figure
 from parsimax.viz.tree import Leaf, tree_figure
 
 PAGE_NAME = "inflection.html"
+_HALF_PAGE = 520.0  # pixels inside a card that shares its row
 
 
 @dataclass(frozen=True)
@@ -187,11 +189,7 @@ def _tree_card(word: WordPicture, number: int) -> str:
     else:
         verdict = f"wrong: it is {_join(word.gold)}"
     proof = "" if word.optimal else ", not proved"
-    return (
-        f'<figure class="card natural"><figcaption class="top"><b>{escape(word.lemma)}</b>, '
-        f"{escape(word.asked)} <span>{escape(word.origin)} · {answers} · "
-        f"{escape(verdict)}{proof}</span></figcaption>{picture}</figure>"
-    )
+    return _card(word, picture, f" · {answers} · {verdict}{proof}")
 
 
 def _grid_card(word: WordPicture, number: int) -> str:
@@ -200,17 +198,22 @@ def _grid_card(word: WordPicture, number: int) -> str:
     picture = attention_figure(
         word.weights, word.source, word.target, name=f"grid-{number}", title=title
     )
-    return (
-        f'<figure class="card natural"><figcaption class="top"><b>{escape(word.lemma)}</b>, '
-        f"{escape(word.asked)} <span>{escape(word.origin)}</span></figcaption>{picture}</figure>"
-    )
+    return _card(word, picture)
 
 
 def _strip_card(word: WordPicture, number: int) -> str:
     picture = support_figure(word.steps, name=f"strip-{number}")
+    return _card(word, picture)
+
+
+def _card(word: WordPicture, picture: str, more: str = "") -> str:
+    """A picture under what was asked; one that needs the page's width gets it."""
+    size = re.search(r'width="([0-9.]+)"', picture)
+    wide = " whole" if size and float(size[1]) > _HALF_PAGE else ""
     return (
-        f'<figure class="card natural"><figcaption class="top"><b>{escape(word.lemma)}</b>, '
-        f"{escape(word.asked)} <span>{escape(word.origin)}</span></figcaption>{picture}</figure>"
+        f'<figure class="card natural{wide}"><figcaption class="top"><b>{escape(word.lemma)}</b>, '
+        f"{escape(word.asked)} <span>{escape(word.origin + more)}</span></figcaption>"
+        f"{picture}</figure>"
     )
 
 
@@ -235,7 +238,8 @@ def _mistakes(mistakes: Sequence[Mistake], summary: Summary) -> str:
         "<thead><tr><th>verb</th><th>form</th><th>the model says</th><th>with</th>"
         "<th>the lexicon says</th><th>which the model gives</th></tr></thead>"
     )
-    return f"{shown_note}<div class='scroll'><table>{head}<tbody>{''.join(rows)}</tbody></table></div>"
+    body = "".join(rows)
+    return f'{shown_note}<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
 def _details(summary: Summary) -> str:

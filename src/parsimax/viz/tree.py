@@ -43,11 +43,15 @@ class Branch:
     leaf: Leaf | None = None
 
 
-def grow(leaves: Sequence[Leaf]) -> Branch:
+def grow(leaves: Sequence[Leaf], most: int | None = None) -> Branch:
     """Join sequences where they begin alike.
 
     A branch's probability is its share of what is known to pass through its parent, so the
     probabilities are the model's own when ``leaves`` are all sequences of positive probability.
+
+    Args:
+        leaves: in any order.
+        most: how many of the most probable to have in the tree; the others still count.
     """
     if not leaves:
         raise ValueError("leaves: expected at least one hypothesis, got none")
@@ -55,28 +59,45 @@ def grow(leaves: Sequence[Leaf]) -> Branch:
         raise ValueError("leaves: expected positive probabilities only")
     if len({leaf.symbols for leaf in leaves}) < len(leaves):
         raise ValueError("leaves: expected each sequence once")
-    return _grow(list(leaves), 0, 1.0)
+    return _grow(_ranked(leaves)[:most], list(leaves), 0, 1.0)
 
 
-def _grow(leaves: list[Leaf], depth: int, probability: float) -> Branch:
-    mass = sum(leaf.probability for leaf in leaves)
+def _ranked(leaves: Sequence[Leaf]) -> list[Leaf]:
+    return sorted(leaves, key=lambda leaf: (-leaf.probability, leaf.symbols))
+
+
+def _grow(drawn: list[Leaf], every: list[Leaf], depth: int, probability: float) -> Branch:
+    """The tree of ``drawn``, which agree up to ``depth``, with the masses of ``every``."""
     end = depth
-    while all(len(leaf.symbols) > end for leaf in leaves):
-        if len({leaf.symbols[end] for leaf in leaves}) > 1:
+    while all(len(leaf.symbols) > end for leaf in drawn):
+        if len({leaf.symbols[end] for leaf in drawn}) > 1:
             break
         end += 1
-    run = leaves[0].symbols[depth:end]
-    if len(leaves) == 1:
-        return Branch(run, probability, mass, (), leaves[0])
-    groups: dict[str | None, list[Leaf]] = {}
-    for leaf in leaves:
-        groups.setdefault(leaf.symbols[end] if len(leaf.symbols) > end else None, []).append(leaf)
+    run = drawn[0].symbols[depth:end]
+    mass = _mass(every)
+    if len(drawn) == 1:
+        return Branch(run, probability, mass, (), drawn[0])
+    here = _groups([leaf for leaf in every if leaf.symbols[depth:end] == run], end)
+    parent = sum(map(_mass, here.values()))
     children = [
-        _grow(group, end, sum(leaf.probability for leaf in group) / mass)
-        for group in groups.values()
+        _grow(group, here[symbol], end, _mass(here[symbol]) / parent)
+        for symbol, group in _groups(drawn, end).items()
     ]
     children.sort(key=lambda child: -child.probability)
     return Branch(run, probability, mass, tuple(children))
+
+
+def _groups(leaves: list[Leaf], place: int) -> dict[str | None, list[Leaf]]:
+    """Leaves by their symbol at a place; None for those that end there."""
+    groups: dict[str | None, list[Leaf]] = {}
+    for leaf in leaves:
+        symbol = leaf.symbols[place] if len(leaf.symbols) > place else None
+        groups.setdefault(symbol, []).append(leaf)
+    return groups
+
+
+def _mass(leaves: list[Leaf]) -> float:
+    return sum(leaf.probability for leaf in leaves)
 
 
 def tree_figure(
@@ -96,16 +117,15 @@ def tree_figure(
         joiner: what stands between symbols: nothing between characters, a space between words.
         most: sequences to draw; the rest is named by its share.
     """
-    ordered = sorted(leaves, key=lambda leaf: (-leaf.probability, leaf.symbols))
+    root = grow(leaves, most)
+    ordered = _ranked(leaves)
     drawn, rest = ordered[:most], ordered[most:]
-    root = grow(drawn)
-    total = sum(leaf.probability for leaf in ordered)
     canvas = Canvas()
     column = _draw_all(canvas, root, gold, joiner)
-    unknown = 1 - total
+    unknown = 1 - _mass(ordered)
     notes = []
     if rest:
-        share = percent(sum(leaf.probability for leaf in rest))
+        share = percent(_mass(rest))
         notes.append(f"and {len(rest)} more with {share} together")
     if unknown > 1e-4:
         notes.append(f"{percent(unknown)} is on sequences that were not followed")
