@@ -277,9 +277,7 @@ def _convert_union(value: object, kinds: Sequence[object], place: str) -> object
             failures.append(str(error))
     if len(failures) == 1:
         raise ConfigError(failures[0])
-    wanted = " or ".join(
-        f.removeprefix(f"{place}: expected ").split(", got ")[0] for f in failures
-    )
+    wanted = " or ".join(f.removeprefix(f"{place}: expected ").split(", got ")[0] for f in failures)
     raise ConfigError(f"{place}: expected {wanted}, got {value!r}")
 
 
@@ -350,8 +348,6 @@ def _first_place(tree: Tree) -> str:
     return ""
 
 
-def _did_you_mean(
-    value: str, options: Iterable[str], write: Callable[[str], str] = str
-) -> str:
+def _did_you_mean(value: str, options: Iterable[str], write: Callable[[str], str] = str) -> str:
     close = difflib.get_close_matches(value, list(options), n=1, cutoff=0.5)
     return f"; did you mean {write(close[0])}?" if close else ""

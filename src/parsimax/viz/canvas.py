@@ -84,9 +84,7 @@ class Canvas:
             f'rx="{_n(radius)}" style="{style}"{css_class}{inside}'
         )
 
-    def line(
-        self, *points: tuple[float, float], role: str = "muted", width: float = 1.4
-    ) -> None:
+    def line(self, *points: tuple[float, float], role: str = "muted", width: float = 1.4) -> None:
         """Draw a line through points, with round corners."""
         for x, y in points:
             self._reach(x + width, y + width)

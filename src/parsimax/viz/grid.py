@@ -41,7 +41,7 @@ def attention_figure(
     sides = [shown(symbol) for symbol in target]
     canvas = Canvas()
     turned = [cells(text) > _LETTERS_UPRIGHT for text in heads]
-    top = 10 + (max((cells(h) for h, t in zip(heads, turned) if t), default=1) * 8.2)
+    top = 10 + (max((cells(h) for h, t in zip(heads, turned, strict=True) if t), default=1) * 8.2)
     top = max(top, 24.0)
     left = 14 + max((cells(side) for side in sides), default=1) * 9.0
     for column, (head, turn) in enumerate(zip(heads, turned, strict=True)):

@@ -85,9 +85,7 @@ def summarise(sums: Measures, *, epsilon: float, vocabulary: int, one_model: boo
 
 
 @torch.no_grad()
-def measure_steps(
-    stepper: Stepper[State], batch: Batch, epsilon: float = 1e-6
-) -> Measures:
+def measure_steps(stepper: Stepper[State], batch: Batch, epsilon: float = 1e-6) -> Measures:
     """The sums that need nothing but probabilities, so that an ensemble has them, too."""
     assert batch.target is not None
     state = stepper.start(batch.source, batch.source_lengths)
