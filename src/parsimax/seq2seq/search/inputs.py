@@ -88,10 +88,12 @@ def faults(probabilities: Tensor, largest: Tensor) -> Tensor:
     )
 
 
-def raise_faults(found: Sequence[bool], position: int) -> None:
-    """An error for what :func:`faults` found while reading the symbol at ``position``."""
+def raise_faults(found: Sequence[bool], position: int | None) -> None:
+    """An error for what :func:`faults` found while reading the symbol at ``position``, if known."""
     nan, large, unsaid = found
-    where = f"the stepper's probabilities of symbol {position + 1}"
+    where = "the stepper's probabilities"
+    if position is not None:
+        where += f" of symbol {position + 1}"
     if nan:
         raise ValueError(
             f"{where} contain NaN: look for NaN or infinite parameters in the model, or for an "
@@ -106,9 +108,7 @@ def raise_faults(found: Sequence[bool], position: int) -> None:
 @contextmanager
 def evaluating(stepper: object) -> Iterator[None]:
     """Without gradients or dropout; modules that were in training mode return to it."""
-    steppers = getattr(stepper, "steppers", (stepper,))
-    modules = [m for s in steppers if isinstance(s, nn.Module) for m in s.modules()]
-    training = [m for m in modules if m.training]
+    training = [m for m in _modules(stepper) if m.training]
     try:
         for module in training:
             module.training = False
@@ -117,3 +117,12 @@ def evaluating(stepper: object) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def _modules(stepper: object) -> Iterator[nn.Module]:
+    """Those of a model, or of all members of an ensemble."""
+    if isinstance(stepper, nn.Module):
+        yield from stepper.modules()
+    else:
+        for member in getattr(stepper, "steppers", ()):
+            yield from _modules(member)
