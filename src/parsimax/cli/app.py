@@ -6,10 +6,18 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from parsimax import __version__
-from parsimax.cli import bench, demo
+from parsimax.cli import bench, demo, train
 
 # Packages that only an extra brings, and the extra that brings them.
-_EXTRAS = {"entmax": "bench", "matplotlib": "viz", "rich": "cli"}
+_EXTRAS = {
+    "entmax": "bench",
+    "matplotlib": "viz",
+    "pytorch_lightning": "train",
+    "rich": "cli",
+    "tensorboard": "train",
+    "tokenizers": "train",
+    "yaml": "train",
+}
 
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
@@ -20,6 +28,8 @@ app = App(
     version=f"parsimax {__version__}",
 )
 app.command(demo.demo)
+app.command(train.train)
+app.command(train.average)
 app.command(bench.app)
 
 

@@ -22,6 +22,8 @@ from typing import Any, Literal
 
 from . import config_reader
 from .config_reader import ConfigError, Rule
+from .data.segmentation import KINDS
+from .data.textcodec import CodecSettings
 from .models.settings import LEARNED, ModelSettings, RNNSettings
 
 __all__ = [
@@ -45,11 +47,9 @@ class DataSettings:
     train: tuple[str, ...]  # files, folders or globs; for parallel text the source, then the target
     validation: tuple[str, ...]
     format: Literal["inflection", "parallel", "tsv"] = "tsv"
-    segmentation: Literal["characters", "words", "bpe"] = "characters"
-    bpe_size: int = 8000  # symbols of byte-pair encoding
-    joint: bool = False  # one vocabulary for source and target
-    min_count: int = 1  # rarer symbols become <unk>
-    max_length: int | None = None  # symbols of either side; longer examples are dropped and counted
+    codec: CodecSettings = field(default_factory=CodecSettings)
+    max_source_length: int | None = None  # in symbols; longer examples are left out and counted
+    max_target_length: int | None = None
     skip_bad: bool = False  # rows that cannot be read are skipped and counted
 
 
@@ -201,21 +201,16 @@ def _check_together(config: Config, where: str) -> None:
                     f"{where}: data.{name}: parallel text is two files, "
                     f"[source, target]; got {len(paths)}: {', '.join(paths)}"
                 )
-    if data.format == "inflection" and data.segmentation != "characters":
-        raise ConfigError(
-            f"{where}: data.segmentation: inflection tables are read as characters, "
-            f"got {data.segmentation!r}"
-        )
     if training.average > max(training.keep, 1):
         raise ConfigError(
             f"{where}: training.average: {training.average} checkpoints cannot be averaged where "
             f"{training.keep} are kept; raise training.keep"
         )
     model = config.model
-    if model.share_embeddings and not data.joint:
+    if model.share_embeddings and not data.codec.joint:
         raise ConfigError(
             f"{where}: model.share_embeddings needs one vocabulary for both sides: "
-            "set data.joint to true"
+            "set data.codec.joint to true"
         )
     if model.kind == "transformer" and model.dim % model.heads:
         raise ConfigError(
@@ -269,13 +264,21 @@ def _devices(value: int | str) -> str | None:
     return None if value == "auto" or int(value) >= 1 else "expected at least 1, or auto"
 
 
+def _segmentation(value: str) -> str | None:
+    from parsimax._core.validation import nearest
+
+    if value in KINDS:
+        return None
+    return f"expected one of {', '.join(KINDS)}{nearest(value, KINDS)}"
+
+
 def _mapping(value: str) -> str | None:
     from parsimax import mappings
 
     try:
         mappings.parse(value)
     except (TypeError, ValueError) as error:
-        return f"expected a mapping ({error})"
+        return str(error)
     return None
 
 
@@ -286,9 +289,10 @@ def _attention(value: str) -> str | None:
 _RULES: dict[str, Rule] = {
     "data.train": _paths,
     "data.validation": _paths,
-    "data.bpe_size": _at_least(1),
-    "data.min_count": _at_least(1),
-    "data.max_length": _at_least(1),
+    "data.codec.source": _segmentation,
+    "data.codec.target": _segmentation,
+    "data.max_source_length": _at_least(1),
+    "data.max_target_length": _at_least(1),
     **{
         f"model.{name}": _at_least(1)
         for name in (
@@ -296,6 +300,7 @@ _RULES: dict[str, Rule] = {
             *("dim", "heads", "feedforward"),
         )
     },
+    "model.init": _at_least(0),
     "model.dropout": _fraction,
     "model.attention_dropout": _fraction,
     "model.attention": _attention,

@@ -224,9 +224,14 @@ def _build(
         value = convert(given.value, hints[field.name], f"{given.where}: {key}")
         wrong = rules[key](value) if key in rules and value is not None else None
         if wrong is not None:
-            raise ConfigError(f"{given.where}: {key}: {wrong}, got {given.value!r}")
+            got = "" if "got " in wrong or repr(value) in wrong else f", got {given.value!r}"
+            raise ConfigError(f"{given.where}: {key}: {wrong}{got}")
         arguments[field.name] = value
-    return cls(**arguments)
+    try:
+        made: object = cls(**arguments)
+    except ValueError as error:
+        raise ConfigError(f"{_first_place(tree) or where}: {prefix}{error}") from error
+    return made
 
 
 def convert(value: object, hint: object, place: str) -> object:
