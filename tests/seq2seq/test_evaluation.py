@@ -118,7 +118,8 @@ def test_a_real_model_and_an_ensemble(codec: TextCodec) -> None:
 
 
 def test_json_has_everything(evaluation: Evaluation, tmp_path: Path) -> None:
-    evaluation.write(tmp_path / "e.json", tmp_path / "p.jsonl")
+    evaluation.write(tmp_path / "e.json")
+    evaluation.write_predictions(tmp_path / "p.jsonl")
     saved = json.loads((tmp_path / "e.json").read_text())
     assert saved["accuracy"]["groups"]["one"]["accuracy"] == pytest.approx(
         evaluation.accuracy.groups["one"].accuracy

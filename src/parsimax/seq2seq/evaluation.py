@@ -102,13 +102,15 @@ class Evaluation:
         """One JSON object, without the predictions."""
         return json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
 
-    def write(self, path: str | Path, predictions: str | Path | None = None) -> None:
-        """Write the JSON object, and the predictions as JSON lines if a path is given for them."""
+    def write(self, path: str | Path) -> None:
+        """Write the JSON object into a file."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
-        if predictions is not None:
-            with Path(predictions).open("w", encoding="utf-8") as lines:
-                for prediction in self.predictions:
-                    lines.write(json.dumps(prediction.to_dict(), ensure_ascii=False) + "\n")
+
+    def write_predictions(self, path: str | Path) -> None:
+        """Write every prediction as a line of JSON."""
+        with Path(path).open("w", encoding="utf-8") as lines:
+            for prediction in self.predictions:
+                lines.write(json.dumps(prediction.to_dict(), ensure_ascii=False) + "\n")
 
 
 def evaluate(

@@ -62,7 +62,9 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, sharded:
         names = _names(model, optimizer)
         return {
             "state": {names[i]: s for i, s in state["state"].items()},
-            "groups": [{k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]],
+            "groups": [
+                {k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]
+            ],
         }
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
@@ -85,9 +87,7 @@ def set_optimizer_state(
         optimizer.load_state_dict(
             {
                 "state": {index[name]: s for name, s in state["state"].items()},
-                "param_groups": [
-                    g | s for g, s in zip(groups, state["groups"], strict=True)
-                ],
+                "param_groups": [g | s for g, s in zip(groups, state["groups"], strict=True)],
             }
         )
         return

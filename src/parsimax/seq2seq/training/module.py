@@ -423,7 +423,9 @@ class TrainingModule(lightning.LightningModule):
         }
         step = self.progress.step
         if validated and self.keeper.stays(step):
-            name = next(k.name for k in (*self.keeper.ranked, *self.keeper.recent) if k.step == step)
+            name = next(
+                k.name for k in (*self.keeper.ranked, *self.keeper.recent) if k.step == step
+            )
             checkpoint.write(self.folder.checkpoint(name), common)
         checkpoint.write(
             self.folder.checkpoint(checkpoint.LAST),
@@ -463,9 +465,7 @@ class TrainingModule(lightning.LightningModule):
                 "--out and another folder"
             )
         gathering.set_model_state(self.model, state["model"], self.sharded)
-        gathering.set_optimizer_state(
-            self.model, self._optimizer, state["optimizer"], self.sharded
-        )
+        gathering.set_optimizer_state(self.model, self._optimizer, state["optimizer"], self.sharded)
         apply_settings(self._optimizer, self.config.optimizer)
         self.schedule.restore(state["schedule"])
         self.keeper.restore(state["keeper"])
