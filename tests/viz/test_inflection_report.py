@@ -29,7 +29,7 @@ SUMMARY = Summary(
 )  # fmt: skip
 DRAW = WordPicture(
     "draw", "past participle", "never seen",
-    (Leaf(tuple("drawed"), 0.7), Leaf(tuple("drawn"), 0.3)), tuple("drawn"), True,
+    (Leaf(tuple("drawed"), 0.7), Leaf(tuple("drawn"), 0.3)), tuple("drawn"), True, True,
     ("<tag:PST>", *"draw"), (*"drawn", "<eos>"),
     ((0.0, 1.0, 0.0, 0.0, 0.0),) * 6,
     (Step((("d", 1.0),), "d"), Step((("e", 0.7), ("n", 0.3)), "n")),

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from parsimax.viz.tree import Branch
 
 
+_PRINTED = 20  # sequences of a source in a tree in the terminal; JSON has them all
+
+
 def support(
     *paths: Annotated[
         Path,
@@ -146,13 +149,17 @@ def _print_tree(models: Models, line: Line, found: Support) -> None:
     from parsimax.viz.tree import grow
 
     count = len(found.sequences)
+    hidden = found.sequences[_PRINTED:]
     what = "1 sequence" if count == 1 else f"{count} sequences"
     rest = "" if found.complete else f", {percent(found.remaining)} was not followed"
     title = Text(line.text.replace("\t", " "), style="bold")
     title.append(f"  {what}, {percent(found.covered)}{rest}", style="dim")
     tree = Tree(title, guide_style="dim")
     if found.sequences:
-        _add(tree, grow(_leaves(models, found)), _joiner(models))
+        _add(tree, grow(_leaves(models, found), _PRINTED), _joiner(models))
+    if hidden:
+        share = percent(sum(h.probability for h in hidden))
+        tree.add(Text(f"… and {len(hidden)} more with {share} together", style="dim"))
     Console(highlight=False).print(tree)
 
 

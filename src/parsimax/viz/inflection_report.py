@@ -23,6 +23,7 @@ from parsimax.viz.support import Step, support_figure
 from parsimax.viz.tree import Leaf, tree_figure
 
 PAGE_NAME = "inflection.html"
+_MOST_LEAVES = 8
 _HALF_PAGE = 520.0  # pixels inside a card that shares its row
 
 
@@ -37,6 +38,7 @@ class WordPicture:
         leaves: everything with positive probability.
         gold: the right form as symbols; None if nobody knows, as for an invented word.
         optimal: whether the best answer is proved to be the most probable.
+        complete: whether ``leaves`` are all there are.
         source: symbols the model read.
         target: symbols of the answer whose attention is shown, with the end.
         weights: (target, source), or None where no grid is wanted.
@@ -49,6 +51,7 @@ class WordPicture:
     leaves: tuple[Leaf, ...]
     gold: tuple[str, ...] | None = None
     optimal: bool = True
+    complete: bool = True
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
     weights: tuple[tuple[float, ...], ...] | None = None
@@ -178,9 +181,11 @@ def _share(value: float | None) -> str:
 
 
 def _tree_card(word: WordPicture, number: int) -> str:
-    picture = tree_figure(word.leaves, name=f"tree-{number}", gold=word.gold)
+    picture = tree_figure(word.leaves, name=f"tree-{number}", gold=word.gold, most=_MOST_LEAVES)
     count = len(word.leaves)
-    answers = "one answer" if count == 1 else f"{count} answers"
+    answers = "one answer" if count == 1 else f"{count:,} answers"
+    if not word.complete:
+        answers = f"more than {answers}"
     best = max(word.leaves, key=lambda leaf: leaf.probability)
     if word.gold is None:
         verdict = "no dictionary says"

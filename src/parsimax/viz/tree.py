@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from parsimax.viz.canvas import LETTER, LETTER_SIZE, Canvas, cells, percent, shown
 
-_ROW, _BOX, _PAD, _GAP = 46.0, 30.0, 8.0, 66.0
+_ROW, _BOX, _PAD, _GAP = 44.0, 30.0, 7.0, 62.0
 _END = "⏎"
 _MORE = "…"
 
@@ -140,7 +140,7 @@ def _draw_all(canvas: Canvas, root: Branch, gold: tuple[str, ...] | None, joiner
     """Draw boxes and lines, then the finished sequences in one column, whose place is returned."""
     ends: list[tuple[float, float, Leaf]] = []
     _draw(canvas, root, 0.0, 0, ends, joiner)
-    column = max(x for x, _, _ in ends) + 34
+    column = max(x for x, _, _ in ends) + 26
     for x, y, leaf in ends:
         canvas.line((x, y), (column - 8, y), role="grid", width=1)
         right = gold is not None and leaf.symbols == gold

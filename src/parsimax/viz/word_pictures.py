@@ -61,6 +61,7 @@ def word_picture(
         if example.target is None
         else tuple(codec.target_segmentation.split(example.target)),
         optimal=proved,
+        complete=found.complete,
         source=codec.source_symbols(source),
         target=codec.target_symbols(said),
         weights=_weights(model, rows, lengths, said) if grid else None,

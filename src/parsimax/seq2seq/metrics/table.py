@@ -92,4 +92,13 @@ def _searched(evaluation: Evaluation) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "not claimed" if share is None else f"{100 * share:.1f} %"
+    """A share as people read it; only all of them are 100 %, and only none are 0 %.
+
+    >>> _percent(0.83), _percent(1.0), _percent(0.9999), _percent(0.0001), _percent(None)
+    ('83.0 %', '100.0 %', '>99.9 %', '<0.1 %', 'not claimed')
+    """
+    if share is None:
+        return "not claimed"
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
