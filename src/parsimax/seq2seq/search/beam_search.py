@@ -157,7 +157,7 @@ class _Beam:
         if step < self.min_length:
             self._drop(sentence, ending)
             probabilities = probabilities.clone()
-            probabilities[:, EOS] = 0
+            probabilities[:, EOS] *= 0  # but NaN, which must be seen, stays
         values, symbols = most_probable(probabilities, self.size, step)
         scores = prefix[:, None] + log(values)
         if step >= min(self.limits):
