@@ -40,9 +40,7 @@ class Run:
     validated: dict[str, Any]
 
 
-def load(
-    run: str | Path, checkpoint: str = "best", device: str | torch.device = "cpu"
-) -> Run:
+def load(run: str | Path, checkpoint: str = "best", device: str | torch.device = "cpu") -> Run:
     """Load the model of a run.
 
     Args:

@@ -121,9 +121,7 @@ def _resume(folder: RunFolder, config: Config, last: Path) -> list[Change]:
     return changes
 
 
-def prepare(
-    folder: RunFolder, config: Config, say: Callable[[str], None]
-) -> None:
+def prepare(folder: RunFolder, config: Config, say: Callable[[str], None]) -> None:
     """Learn the codec and encode the corpora, unless that was done."""
     data = config.data
     train = readers.read(data.format, data.train, skip_bad=data.skip_bad)

@@ -58,20 +58,23 @@ def set_model_state(model: nn.Module, state: State, sharded: bool) -> None:
 def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, sharded: bool) -> State:
     """The optimiser's moments by parameter name, so that any number of processes can take them."""
     if not sharded:
-        state = optimizer.state_dict()
+        found = optimizer.state_dict()
         names = _names(model, optimizer)
         return {
-            "state": {names[i]: s for i, s in state["state"].items()},
-            "groups": [{k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]],
+            "state": {names[i]: s for i, s in found["state"].items()},
+            "groups": [_options(g) for g in found["param_groups"]],
         }
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
     whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = get_optimizer_state_dict(model, optimizer, options=whole)
+    state: State = dict(get_optimizer_state_dict(model, optimizer, options=whole))
     if not state:  # only the first process has it
         return {}
-    groups = [{k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]]
-    return {"state": state["state"], "groups": groups}
+    return {"state": state["state"], "groups": [_options(g) for g in state["param_groups"]]}
+
+
+def _options(group: State) -> State:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def set_optimizer_state(
@@ -85,9 +88,7 @@ def set_optimizer_state(
         optimizer.load_state_dict(
             {
                 "state": {index[name]: s for name, s in state["state"].items()},
-                "param_groups": [
-                    g | s for g, s in zip(groups, state["groups"], strict=True)
-                ],
+                "param_groups": [g | s for g, s in zip(groups, state["groups"], strict=True)],
             }
         )
         return
