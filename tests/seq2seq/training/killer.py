@@ -1,8 +1,8 @@
-"""A program that trains a run and is killed (SIGKILL) where it is told to be, then resumes it.
+"""A program that trains runs, is killed (SIGKILL) where it is told to be, and resumes them.
 
-    killer.py CONFIG RUN WHERE [WHERE ...]
+    killer.py CONFIG RUN=WHERE [RUN=WHERE ...]
 
-Each WHERE is one process, forked from this one so that torch is imported once. They are ``step:N``
+Each argument is one process, forked from this one so that torch is imported once. WHERE is ``step:N``
 (after step N, before anything is saved), ``backward:N`` (between backward and optimiser of step N),
 ``half:K`` (with half of its K-th checkpoint file written), ``renamed:K`` (after its K-th change of
 a name among the checkpoints), ``after:S`` (S seconds after it began) and ``end``.
@@ -73,9 +73,9 @@ def arm(where: str) -> type[TrainingModule]:
     return Killed
 
 
-def main(config: str, run: str, *wheres: str) -> None:
+def main(config: str, *runs: str) -> None:
     options = configs.load(config)
-    for where in wheres:
+    for run, _, where in (argument.rpartition("=") for argument in runs):
         child = os.fork()
         if child == 0:
             resume = Path(run, "checkpoints", "last.ckpt").exists()

@@ -14,25 +14,35 @@ from tests.seq2seq.training.runs import metrics, small_config
 KILLER = Path(__file__).with_name("killer.py")
 
 
-def trained(tmp_path: Path, name: str, *wheres: str) -> tuple[Path, list[str]]:
+def test_killed_and_resumed_is_uninterrupted(tmp_path: Path) -> None:
+    # 60 examples in batches of 8, two a step: 4 steps an epoch, 12 in all, saved at 3, 4, 6, ...
     config = small_config(
         tmp_path,
         *("--training.workers", "2", "--training.accumulate", "2", "--training.save_every", "3"),
         *("--training.keep", "2", "--training.keep_last", "1"),
     )
-    path = tmp_path / "config.yaml"
-    path.write_text(config.to_yaml())
-    log = tmp_path / f"{name}.log"
+    assert config.model.dropout == 0.3
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    places = ("step:2", "backward:5", "half:1", "half:2", "renamed:1", "renamed:2", "step:11")
+    times = tuple(f"after:{0.2 + 0.3 * n:.2f}" for n in range(4))
+    runs = ["whole=end", *(f"placed={p}" for p in places), "placed=end"]
+    runs += [*(f"timed={t}" for t in times), "timed=end"]
+    log = tmp_path / "log"
     with log.open("w") as file:  # not a pipe, which workers of a killed process would keep open
         subprocess.run(
-            [sys.executable, str(KILLER), str(path), str(tmp_path / name), *wheres],
+            [sys.executable, str(KILLER), "config.yaml", *runs],
+            cwd=tmp_path,
             stdout=file,
             stderr=file,
             check=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-            timeout=200,
+            timeout=300,
         )
-    return tmp_path / name, log.read_text().splitlines()
+    expected = ["end exit 0", *(f"{p} killed" for p in places), "end exit 0"]
+    assert log.read_text().splitlines()[: len(expected)] == expected
+    assert log.read_text().splitlines()[-1] == "end exit 0"
+    same(tmp_path / "placed", tmp_path / "whole")
+    same(tmp_path / "timed", tmp_path / "whole")
 
 
 def same(run: Path, whole: Path) -> None:
@@ -49,21 +59,3 @@ def same(run: Path, whole: Path) -> None:
         weights = [torch.load(r / "checkpoints" / name, weights_only=True) for r in (run, whole)]
         for key, value in weights[0]["model"].items():
             assert torch.equal(value, weights[1]["model"][key]), (name, key)
-
-
-def test_killed_and_resumed_is_uninterrupted(tmp_path: Path) -> None:
-    # 60 examples in batches of 8, two a step: 4 steps an epoch, 12 in all, saved at 3, 4, 6, ...
-    whole, log = trained(tmp_path, "whole", "end")
-    assert log == ["end exit 0"]
-    wheres = ("step:2", "backward:5", "half:1", "half:2", "renamed:1", "renamed:2", "step:11")
-    run, log = trained(tmp_path, "killed", *wheres, "end")
-    assert log == [f"{where} killed" for where in wheres] + ["end exit 0"]
-    same(run, whole)
-
-
-@pytest.mark.slow
-def test_killed_at_any_time(tmp_path: Path) -> None:
-    whole, _ = trained(tmp_path, "whole", "end")
-    wheres = tuple(f"after:{0.15 + 0.17 * n:.2f}" for n in range(8))
-    run, _ = trained(tmp_path, "killed", *wheres, "end")
-    same(run, whole)
