@@ -73,8 +73,21 @@ def arm(where: str) -> type[TrainingModule]:
     return Killed
 
 
+def warm_up() -> None:
+    """Load what a forked process would load once more."""
+    import torch.utils.tensorboard  # noqa: F401
+
+    import parsimax as px
+
+    for alpha in (1.5, 2.0):
+        z = torch.zeros(2, 3, requires_grad=True)
+        px.entmax(z, alpha=alpha).sum().backward()
+        px.entmax_loss(z, torch.tensor([0, 1]), alpha=alpha).backward()
+
+
 def main(config: str, *runs: str) -> None:
     options = configs.load(config)
+    warm_up()
     for run, _, where in (argument.rpartition("=") for argument in runs):
         child = os.fork()
         if child == 0:
