@@ -66,14 +66,14 @@ def read_yaml(path: Path) -> Tree:
             )
         found: Tree = {}
         for name_node, value_node in node.value:
-            name = str(constructor.construct_object(name_node, deep=True))  # type: ignore[no-untyped-call]
+            name = str(constructor.construct_object(name_node, deep=True))
             where = f"{path} line {name_node.start_mark.line + 1}"
             if name in found:
                 raise ConfigError(f"{where}: {prefix}{name} is given twice")
             if isinstance(value_node, yaml.MappingNode):
                 found[name] = walk(value_node, f"{prefix}{name}.")
             else:
-                value = constructor.construct_object(value_node, deep=True)  # type: ignore[no-untyped-call]
+                value = constructor.construct_object(value_node, deep=True)
                 found[name] = Given(value, where)
         return found
 
@@ -108,10 +108,10 @@ def read_overrides(arguments: Sequence[str]) -> Tree:
             values = [yaml.safe_load(text) for text in texts]
         except yaml.YAMLError as error:
             raise ConfigError(f"--{key}: {' '.join(texts)!r} is not a YAML value") from error
-        value = True if not values else values[0] if len(values) == 1 else values
-        if isinstance(value, dict):
+        read = True if not values else values[0] if len(values) == 1 else values
+        if isinstance(read, dict):
             raise ConfigError(f"--{key}: give each option by its dotted name, got {texts[0]!r}")
-        merge(tree, nest(key, Given(value, f"--{key}")))
+        merge(tree, nest(key, Given(read, f"--{key}")))
     return tree
 
 
@@ -188,13 +188,13 @@ def _build(
     cls: type, tree: Tree, prefix: str, where: str, rules: Mapping[str, Rule], names: Names
 ) -> object:
     hints = _hints(cls)
-    for name, given in tree.items():
+    for name, found in tree.items():
         if name not in hints:
-            raise ConfigError(_unknown(prefix, name, given, hints, names))
+            raise ConfigError(_unknown(prefix, name, found, hints, names))
     arguments: dict[str, object] = {}
     for field in dataclasses.fields(cls):
         key = prefix + field.name
-        given = tree.get(field.name)
+        given: Given | Tree | None = tree.get(field.name)
         sections = _sections(hints[field.name])
         if sections:
             if given is None or (isinstance(given, Given) and given.value is None):
@@ -329,6 +329,11 @@ def _unknown(
     keys, elsewhere = names
     place = given.where if isinstance(given, Given) else _first_place(given)
     key = prefix + name
+    if isinstance(given, dict):  # a section: its first option tells what was meant
+        inner = _first_key(given)
+        close = difflib.get_close_matches(f"{key}.{inner}", keys, n=1, cutoff=0.6)
+        if close:
+            return f"{place}: unknown option {key}.{inner}; did you mean {close[0]}?"
     if key in keys:
         return f"{place}: {key} is an option of another {prefix}kind than the one that is set"
     # A sibling whose name is close, then what others call it, then the same name in another
@@ -345,6 +350,12 @@ def _unknown(
         return f"{place}: unknown option {key}; did you mean {found}?"
     listed = ", ".join(prefix + s for s in siblings)
     return f"{place}: unknown option {key}; there are {listed}"
+
+
+def _first_key(tree: Tree) -> str:
+    for name, value in tree.items():
+        return name if isinstance(value, Given) else f"{name}.{_first_key(value)}"
+    return ""
 
 
 def _first_place(tree: Tree) -> str:

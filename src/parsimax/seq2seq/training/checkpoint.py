@@ -99,7 +99,7 @@ def random_state(device: torch.device) -> State:
     _, words, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002
     return {
         "python": random.getstate(),
-        "numpy": [torch.from_numpy(np.asarray(words)), position, has_gauss, gauss],
+        "numpy": [torch.from_numpy(np.asarray(words, dtype=np.int64)), position, has_gauss, gauss],
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }
@@ -111,7 +111,7 @@ def set_random_state(state: State, device: torch.device) -> None:
     random.setstate((version, tuple(internal), gauss))
     words, position, has_gauss, cached = state["numpy"]
     np.random.set_state(  # noqa: NPY002
-        ("MT19937", words.numpy(), position, has_gauss, cached)
+        ("MT19937", words.numpy().astype(np.uint32), position, has_gauss, cached)
     )
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and state["cuda"] is not None:

@@ -133,6 +133,8 @@ def _calm() -> Iterator[None]:
     with warnings.catch_warnings():
         for package in _PACKAGES:
             warnings.filterwarnings("ignore", module=rf"{package}(\..*)?")
+        # FSDP warns of what in-place operations on a model's output would do; there are none.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
         try:
             yield
         finally:

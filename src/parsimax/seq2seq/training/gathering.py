@@ -25,14 +25,24 @@ def shard(model: nn.Module, mesh: DeviceMesh, precision: str) -> None:
     policy = MixedPrecisionPolicy()
     if precision == "bf16-mixed":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for module in list(model.modules()):
-        if isinstance(module, nn.ModuleList):
-            for layer in module:
-                if callable(getattr(layer, "forward", None)) and list(layer.parameters()):
-                    fully_shard(layer, mesh=mesh, mp_policy=policy)
+    for layer in _layers(model):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     for name in ("measure", "attention", "start", "step"):
         register_fsdp_forward_method(model, name)
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """The layers of a Transformer.
+
+    A layer's weights are fetched whenever it is called, and all processes have to call it equally
+    often. A recurrent layer is called once a symbol, and processes have sentences of different
+    lengths: a recurrent model is fetched as a whole.
+    """
+    if any(isinstance(m, nn.RNNBase | nn.RNNCellBase) for m in model.modules()):
+        return []
+    lists = [m for m in model.children() if isinstance(m, nn.ModuleList)]
+    return [layer for layers in lists for layer in layers if list(layer.parameters())]
 
 
 def model_state(model: nn.Module, sharded: bool) -> State:
@@ -57,23 +67,26 @@ def set_model_state(model: nn.Module, state: State, sharded: bool) -> None:
 
 def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, sharded: bool) -> State:
     """The optimiser's moments by parameter name, so that any number of processes can take them."""
-    if not sharded:
-        state = optimizer.state_dict()
+    # Before the first step there are no moments, and torch's gathering would make some by a step
+    # with a rate of 0, which counts as a step in Adam's bias correction.
+    if not sharded or not optimizer.state:
+        found = optimizer.state_dict()
         names = _names(model, optimizer)
         return {
-            "state": {names[i]: s for i, s in state["state"].items()},
-            "groups": [
-                {k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]
-            ],
+            "state": {names[i]: s for i, s in found["state"].items()},
+            "groups": [_options(g) for g in found["param_groups"]],
         }
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
     whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state = get_optimizer_state_dict(model, optimizer, options=whole)
+    state: State = dict(get_optimizer_state_dict(model, optimizer, options=whole))
     if not state:  # only the first process has it
         return {}
-    groups = [{k: v for k, v in g.items() if k != "params"} for g in state["param_groups"]]
-    return {"state": state["state"], "groups": groups}
+    return {"state": state["state"], "groups": [_options(g) for g in state["param_groups"]]}
+
+
+def _options(group: State) -> State:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def set_optimizer_state(
@@ -81,7 +94,7 @@ def set_optimizer_state(
 ) -> None:
     """Give an optimiser its moments."""
     names = _names(model, optimizer)
-    if not sharded:
+    if not sharded or not state["state"]:
         index = {name: i for i, name in enumerate(names)}
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict(

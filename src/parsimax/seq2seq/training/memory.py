@@ -45,4 +45,5 @@ def _room(device: torch.device) -> str:
     if device.type != "cuda":
         return ""
     free, total = torch.cuda.mem_get_info(device)
-    return f" ({torch.cuda.get_device_name(device)}: {free / 2**30:.1f} of {total / 2**30:.1f} GiB free)"
+    name = torch.cuda.get_device_name(device)
+    return f" ({name}: {free / 2**30:.1f} of {total / 2**30:.1f} GiB free)"

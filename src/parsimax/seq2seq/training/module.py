@@ -81,7 +81,7 @@ class TrainingModule(lightning.LightningModule):
         self.validated: dict[str, Any] = {}  # the last one
         self.stopped = ""  # why
         self.interrupted = False  # somebody wants the run to end after this step
-        self.model: Seq2Seq[Any] | None = None  # type: ignore[assignment]
+        self.model: Seq2Seq[Any] | None = None
         self._logs = _Logs.empty()
         self._recorder: Recorder | None = None
         self._random: dict[str, Any] | None = None
@@ -268,8 +268,8 @@ class TrainingModule(lightning.LightningModule):
         save = validate or bool(stop)
         if training.save_every is not None:
             save = save or progress.step % training.save_every == 0
-        if log or save:
-            self._log(write=log or validate)
+        if log or save:  # a checkpoint holds no part of a line
+            self._log()
         if validate:
             self._validate()
             stop = stop or self._why_stop()
@@ -311,7 +311,7 @@ class TrainingModule(lightning.LightningModule):
     def _seconds(self) -> float:
         return self.progress.seconds + time.monotonic() - self._began
 
-    def _log(self, write: bool) -> None:
+    def _log(self) -> None:
         """Fetch what happened since the last time; stop if it is no number any more."""
         logs, self._logs = self._logs, _Logs.empty()
         if not logs.losses:
@@ -329,9 +329,6 @@ class TrainingModule(lightning.LightningModule):
         losses, (tokens, sentences), norms_ = values[:count], values[count:-count], values[-count:]
         self._check_finite(losses, norms_, logs.work)
         seconds = time.perf_counter() - logs.began
-        if not write:  # what was seen belongs to the next line
-            self._carry(logs)
-            return
         by_tokens = self.config.training.normalize == "tokens"
         line = {
             "epoch": self.progress.epoch,
@@ -349,9 +346,6 @@ class TrainingModule(lightning.LightningModule):
             f"{line['tokens_per_second']:,.0f} tokens/s  loss {line['loss']:.4f}  "
             f"lr {line['lr']:.2g}",
         )
-
-    def _carry(self, logs: _Logs) -> None:
-        self._logs = logs
 
     def _check_finite(self, losses: list[float], norms: list[float], work: list[Work]) -> None:
         for number, (loss, norm) in enumerate(zip(losses, norms, strict=True)):

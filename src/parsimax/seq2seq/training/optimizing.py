@@ -23,8 +23,9 @@ def make_optimizer(
     if settings.kind == "sgd":
         return torch.optim.SGD(trained, momentum=settings.momentum, **how)  # type: ignore[arg-type]
     how |= {"betas": settings.betas, "eps": settings.eps}
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-    return kinds[settings.kind](trained, **how)  # type: ignore[arg-type]
+    if settings.kind == "adam":
+        return torch.optim.Adam(trained, **how)  # type: ignore[arg-type]
+    return torch.optim.AdamW(trained, **how)  # type: ignore[arg-type]
 
 
 def apply_settings(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> None:

@@ -46,15 +46,15 @@ class Recorder:
             for number, inner in enumerate(value):
                 self._draw(f"{name}.{number}", inner, step)
         elif isinstance(value, int | float):
-            self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
         """Have everything in the files."""
-        self._writer.flush()  # type: ignore[no-untyped-call]
+        self._writer.flush()
 
     def close(self) -> None:
         """No more lines."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 def _open_writer(folder: Path, step: int) -> SummaryWriter:
@@ -64,7 +64,7 @@ def _open_writer(folder: Path, step: int) -> SummaryWriter:
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    return SummaryWriter(str(folder), purge_step=step + 1)  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder), purge_step=step + 1)
 
 
 def keep_until(path: Path, step: int) -> None:
