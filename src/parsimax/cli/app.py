@@ -46,9 +46,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     A mistake of the user's is told in one line. Anything else keeps its traceback, because it is a
     mistake of ours.
     """
+    given = sys.argv[1:] if argv is None else argv
     try:
         result = app(
-            None if argv is None else list(argv),
+            # cyclopts takes the hyphen that stands for standard input for an option
+            ["/dev/stdin" if argument == "-" else argument for argument in given],
             exit_on_error=False,
             print_error=True,
             result_action="return_value",

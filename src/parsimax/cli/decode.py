@@ -78,27 +78,24 @@ def decode(
     if attention and len(models.runs) > 1:
         raise ValueError("attention: expected one run, because each has its own; got an ensemble")
     search = models.runs[0].config.search
-    options = {
-        "beam": search.beam if beam is None else beam,
-        "n_best": search.n_best if n_best is None else n_best,
-        "length_penalty": search.length_penalty if length_penalty is None else length_penalty,
-        "max_length": search.max_length if max_length is None else max_length,
-    }
-    max_length = options["max_length"]
+    size = search.beam if beam is None else beam
+    count = search.n_best if n_best is None else n_best
+    longest = search.max_length if max_length is None else max_length
+    penalty = search.length_penalty if length_penalty is None else length_penalty
     if sample is not None:
-        find = _sampler(models, sample, seed, temperature, top_k, top_p, max_length)
+        find = _sampler(models, sample, seed, temperature, top_k, top_p, longest)
     elif exact:
-        find = _exact(models, options["beam"], max_length)
+        find = _exact(models, size, longest)
     else:
-        find = _beam(models, **options)
-    several = sample is not None or (options["n_best"] > 1 and not exact)
+        find = _beam(models, size, count, length_penalty=penalty, max_length=longest)
+    several = sample is not None or (count > 1 and not exact)
     typed = source == runs.STDIN and sys.stdin.isatty()
-    size = (1 if typed else 64) if batch is None else batch
+    at_once = (1 if typed else 64) if batch is None else batch
     lines = runs.stop_at_bad(
         runs.encode_lines(models.codec, source), source, skip_bad=skip_bad or format == "jsonl"
     )
     done = bad = 0
-    for part in runs.in_batches(lines, size):
+    for part in runs.in_batches(lines, at_once):
         good = [line for line in part if not line.error]
         found = dict(zip((line.number for line in good), find(good), strict=True)) if good else {}
         for line in part:
@@ -128,13 +125,13 @@ def _check(
             raise ValueError(f"{name}: expected at least 1, got {value}")
 
 
-def _beam(models: Models, *, beam: int, n_best: int, **options: Any) -> Callable[..., list[Found]]:
+def _beam(models: Models, size: int, n_best: int, **options: Any) -> Callable[..., list[Found]]:
     from parsimax.seq2seq import search
 
     def find(lines: Sequence[Line]) -> list[Found]:
         batch = runs.to_batch([line.symbols for line in lines], models.device)
         results = search.beam(
-            models.stepper, batch.source, batch.source_lengths, beam, n_best, **options
+            models.stepper, batch.source, batch.source_lengths, size, n_best, **options
         )
         return [
             (
@@ -234,17 +231,17 @@ def _json(models: Models, line: Line, found: Found | None, attention: bool) -> s
 
 def _attention(models: Models, line: Line, hypothesis: Hypothesis) -> dict[str, Any]:
     """Symbols and weights [layer][head][target][source] of what the output looked at."""
-    import dataclasses
-
     import torch
 
+    from parsimax.seq2seq.data.batching import pad
     from parsimax.seq2seq.data.symbols import EOS
 
     said = [*hypothesis.symbols, *([EOS] if hypothesis.finished else [])]
-    batch = runs.to_batch([line.symbols], models.device)
-    target = torch.tensor([said], device=models.device)
+    if not said:  # a prefix of nothing that the length limit cut
+        return {"source": list(models.codec.source_symbols(line.symbols)), "target": []}
     with torch.no_grad():
-        weights = models.runs[0].model.attention(dataclasses.replace(batch, target=target))
+        batch = pad([line.symbols], [said]).to(models.device)
+        weights = models.runs[0].model.attention(batch)
     return {
         "source": list(models.codec.source_symbols(line.symbols)),
         "target": list(models.codec.target_symbols(said)),

@@ -195,23 +195,22 @@ def _panels(records: Sequence[dict[str, Any]]) -> list[Panel]:
         event: [r for r in records if r.get("event") == event] for event in ("train", "validation")
     }
     train, held_out = by_event["train"], by_event["validation"]
-    wanted = [
-        ("loss a symbol", [(train, "loss", "learned verbs"), (held_out, "loss", "others")], False),
-        ("right symbols, given those before", [(held_out, "accuracy", "others")], True),
+    found = (
+        ("loss a symbol", ((train, "loss", "learned verbs"), (held_out, "loss", "others"))),
+        ("right symbols, given those before", ((held_out, "accuracy", "others"),)),
         (
-            "symbols possible, positions looked at",
-            [
+            "possible symbols, positions looked at",
+            (
                 (held_out, "output_support", "symbols"),
                 (held_out, "attention_support", "positions"),
-            ],
-            False,
+            ),
         ),
-    ]
+    )
     panels = []
-    for title, lines, percent in wanted:
+    for number, (title, lines) in enumerate(found):
         drawn = tuple(c for r, key, label in lines if (c := curve(r, key, label=label)))
         if drawn:
-            panels.append(Panel(title, drawn, percent))
+            panels.append(Panel(title, drawn, percent=number == 1, logarithmic=number == 0))
     return panels
 
 

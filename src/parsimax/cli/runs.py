@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from parsimax.seq2seq.search import Stepper
 
 Device = Literal["auto", "cpu", "cuda"]
-STDIN = "-"
+STDIN = "/dev/stdin"  # what a lone hyphen on the command line becomes
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Line:
 
 
 def split_paths(paths: Sequence[Path]) -> tuple[list[Path], str]:
-    """Which paths are runs, and which the input: a last path that is a file, or ``-``.
+    """Which paths are runs, and which the input: a last path that is a file or a pipe.
 
     Raises:
         ValueError: there is no run, or a path that is neither a folder nor a last file.
@@ -57,7 +57,7 @@ def split_paths(paths: Sequence[Path]) -> tuple[list[Path], str]:
     if not paths:
         raise ValueError("RUN: expected the folder of a run, such as runs/english; got nothing")
     *others, last = paths
-    if str(last) == STDIN or last.is_file():
+    if str(last) == STDIN or (last.exists() and not last.is_dir()):
         runs, source = others, str(last)
     else:
         runs, source = list(paths), STDIN
@@ -102,14 +102,22 @@ def load(folders: Sequence[Path], *, checkpoint: str, device: Device) -> Models:
 
 def read_lines(source: str) -> Iterator[tuple[int, str, str]]:
     """Number, text and fault of each line of a file, which may be compressed, or of the input."""
-    if source != STDIN:
+    if source != STDIN and Path(source).is_file():
         from parsimax.seq2seq.data import files
         from parsimax.seq2seq.data.errors import BadRow
 
         for number, line in files.read_lines(Path(source)):
             yield (number, "", line.why) if isinstance(line, BadRow) else (number, line, "")
         return
-    for number, raw in enumerate(sys.stdin.buffer, start=1):
+    if source == STDIN:
+        yield from _decoded(sys.stdin.buffer)
+        return
+    with Path(source).open("rb") as pipe:
+        yield from _decoded(pipe)
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[tuple[int, str, str]]:
+    for number, raw in enumerate(lines, start=1):
         try:
             yield number, raw.decode("utf-8").rstrip("\r\n"), ""
         except UnicodeDecodeError as error:
@@ -150,12 +158,6 @@ def in_batches(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
 
 def to_batch(rows: Sequence[Sequence[int]], device: torch.device) -> Batch:
     """Sources as one padded batch."""
-    import torch
+    from parsimax.seq2seq.data.batching import pad
 
-    from parsimax.seq2seq.data.batch import Batch
-    from parsimax.seq2seq.data.symbols import PAD
-
-    longest = max(map(len, rows))
-    source = torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows])
-    lengths = torch.tensor([len(row) for row in rows])
-    return Batch(source, lengths, None, torch.arange(len(rows))).to(device)
+    return pad(rows).to(device)

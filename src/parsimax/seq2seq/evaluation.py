@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .data.batch import Batch
-from .data.symbols import EOS, PAD
+from .data.batching import pad
+from .data.symbols import EOS
 from .metrics.accuracy import Accuracy, word_accuracy
 from .metrics.certificates import Certificates, certificates
 from .metrics.forced import Forced, measure_steps, summarise
@@ -213,20 +214,9 @@ def _batches(
         encoded.sort(key=lambda item: (len(item[2]), len(item[3]), item[0]))
         for start in range(0, len(encoded), size):
             part = encoded[start : start + size]
-            numbers = [item[0] for item in part]
-            batch = Batch(
-                source=_pad([item[2] for item in part]),
-                source_lengths=torch.tensor([len(item[2]) for item in part]),
-                target=_pad([[*item[3], EOS] for item in part]),
-                index=torch.tensor(numbers),
-            )
+            batch = pad([item[2] for item in part], [[*item[3], EOS] for item in part])
             moved = batch if device is None else batch.to(device)
-            yield numbers, moved, [item[1] for item in part]
-
-
-def _pad(rows: list[list[int]]) -> torch.Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+            yield [item[0] for item in part], moved, [item[1] for item in part]
 
 
 def _prediction(codec: TextCodec, example: Example, decoded: Decoded) -> Prediction:

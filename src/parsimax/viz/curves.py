@@ -1,14 +1,13 @@
-"""Training curves from a run's ``metrics.jsonl``."""
+"""Training curves from the lines of a run's ``metrics.jsonl``."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from parsimax.viz import svg
 
@@ -24,34 +23,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines that share an axis."""
+    """Lines that share an axis, which shows shares in percent, or is logarithmic."""
 
     title: str
     curves: tuple[Curve, ...]
     percent: bool = False
-
-
-def read_metrics(path: str | Path) -> list[dict[str, object]]:
-    """Read JSON lines; a last line that was cut off by a kill is left out.
-
-    Raises:
-        ValueError: a line before the last is not a JSON object.
-    """
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    records: list[dict[str, object]] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"{path}:{number}: expected a JSON object ({error.msg})") from None
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}")
-        records.append(record)
-    return records
+    logarithmic: bool = False
 
 
 def curve(
@@ -91,7 +68,12 @@ def curves_figure(panels: Sequence[Panel], *, name: str = "training", xlabel: st
             axes.set_xlabel(xlabel)
             if panel.percent:
                 axes.set_ylabel("%")
-                axes.set_ylim(top=101)
+                axes.set_ylim(top=100.4)
+            elif panel.logarithmic and all(y > 0 for line in panel.curves for y in line.y):
+                axes.set_yscale("log")
+                axes.tick_params(which="both", length=0)
+                axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+                axes.yaxis.set_minor_formatter(NullFormatter())
             else:
                 axes.set_ylim(bottom=0)
             if len(panel.curves) > 1:

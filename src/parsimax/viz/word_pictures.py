@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from parsimax.seq2seq import search
-from parsimax.seq2seq.data.batch import Batch
-from parsimax.seq2seq.data.symbols import EOS, PAD
+from parsimax.seq2seq.data.batching import pad
+from parsimax.seq2seq.data.symbols import EOS
 from parsimax.viz.inflection_report import Mistake, WordPicture
 from parsimax.viz.support import Step
 from parsimax.viz.tree import Leaf
@@ -45,7 +45,8 @@ def word_picture(
         limit: answers to keep at most.
     """
     source = codec.encode_source(example)
-    rows, lengths = torch.tensor([source]), torch.tensor([len(source)])
+    asked_for = pad([source])
+    rows, lengths = asked_for.source, asked_for.source_lengths
     (found,) = search.support(model, rows, lengths, limit=limit)
     if not found.sequences:
         raise ValueError(f"{example.source}: the model gives no word any probability")
@@ -64,17 +65,16 @@ def word_picture(
         complete=found.complete,
         source=codec.source_symbols(source),
         target=codec.target_symbols(said),
-        weights=_weights(model, rows, lengths, said) if grid else None,
+        weights=_weights(model, source, said) if grid else None,
         steps=_steps(model, codec, rows, lengths, said) if steps else (),
     )
 
 
 @torch.no_grad()
 def _weights(
-    model: Seq2Seq[Any], rows: torch.Tensor, lengths: torch.Tensor, said: list[int]
+    model: Seq2Seq[Any], source: list[int], said: list[int]
 ) -> tuple[tuple[float, ...], ...]:
-    batch = Batch(rows, lengths, torch.tensor([said]), torch.tensor([0]))
-    mean = model.attention(batch)["context"][0].mean((0, 1))
+    mean = model.attention(pad([source], [said]))["context"][0].mean((0, 1))
     return tuple(tuple(row) for row in mean.tolist())
 
 
@@ -117,12 +117,11 @@ def mistakes(
     wrong = [(p, e) for p, e in zip(predictions, examples, strict=True) if not p.right]
     if not wrong:
         return []
-    sources = [codec.encode_source(example) for _, example in wrong]
-    longest = max(map(len, sources))
+    batch = pad([codec.encode_source(example) for _, example in wrong])
     scored = search.score(
         model,
-        torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in sources]),
-        torch.tensor([len(row) for row in sources]),
+        batch.source,
+        batch.source_lengths,
         [codec.encode_target(example) for _, example in wrong],
     )
     found = [

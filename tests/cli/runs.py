@@ -1,0 +1,54 @@
+"""Run folders made by hand: a random sparse model with its codec, in no time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from parsimax.seq2seq.config import from_dict
+from parsimax.seq2seq.data import readers
+from parsimax.seq2seq.data.textcodec import TextCodec
+from parsimax.seq2seq.models import build
+from parsimax.seq2seq.training import checkpoint
+from parsimax.seq2seq.training.folder import RunFolder
+
+ROWS = (
+    "draw\tdrew\tV;PST\ndraw\tdrawn\tV;V.PTCP;PST\ngo\twent\tV;PST\nwalk\twalked\tV;PST\n"
+    "sing\tsang\tV;PST\n"
+)
+
+
+def make_run(folder: Path, *, seed: int = 0, rows: str = ROWS, format: str = "inflection") -> Path:
+    """A run folder whose model was never trained; its output is sparse."""
+    folder.mkdir(parents=True)
+    data = folder.parent / f"{folder.name}-data.tsv"
+    data.write_text(rows, encoding="utf-8")
+    config = from_dict(
+        {
+            "data": {"format": format, "train": [str(data)], "validation": [str(data)]},
+            "model": {
+                "kind": "rnn", "embedding": 8, "hidden": 8, "encoder_layers": 1,
+                "decoder_layers": 1, "init": 2.0,
+            },
+            "search": {"max_length": 12},
+        }
+    )  # fmt: skip
+    codec = TextCodec.learn(readers.read(format, [data]))
+    torch.manual_seed(seed)
+    model = build(config.model, len(codec.source_vocabulary), len(codec.target_vocabulary))
+    run = RunFolder(folder)
+    run.config.write_text(config.to_yaml(), encoding="utf-8")
+    codec.save(run.codec)
+    run.checkpoints.mkdir()
+    checkpoint.write(
+        run.checkpoint("best"),
+        {
+            "model": model.state_dict(),
+            "config": config.to_yaml(),
+            "codec": codec.fingerprint,
+            "progress": {"step": 7, "epoch": 1, "batches": 0, "seconds": 0.0},
+            "validated": {},
+        },
+    )
+    return folder
