@@ -19,24 +19,39 @@ ROWS = (
 )
 
 
-def make_run(folder: Path, *, seed: int = 0, rows: str = ROWS, format: str = "inflection") -> Path:
+RNN = {"kind": "rnn", "embedding": 8, "hidden": 8, "encoder_layers": 1, "decoder_layers": 1}
+TRANSFORMER = {
+    "kind": "transformer", "dim": 8, "heads": 2, "encoder_layers": 2, "decoder_layers": 2,
+    "feedforward": 16, "output": "entmax(alpha=1.5)",
+}  # fmt: skip
+
+
+def make_run(
+    folder: Path,
+    *,
+    seed: int = 0,
+    rows: str = ROWS,
+    format: str = "inflection",
+    languages: tuple[str, ...] = ("all",),
+    model: dict[str, object] | None = None,
+) -> Path:
     """A run folder whose model was never trained; its output is sparse."""
     folder.mkdir(parents=True)
-    data = folder.parent / f"{folder.name}-data.tsv"
-    data.write_text(rows, encoding="utf-8")
+    data = [folder.parent / f"{folder.name}-data" / f"{name}-train" for name in languages]
+    for path in data:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(rows, encoding="utf-8")
+    paths = [str(path) for path in data]
     config = from_dict(
         {
-            "data": {"format": format, "train": [str(data)], "validation": [str(data)]},
-            "model": {
-                "kind": "rnn", "embedding": 8, "hidden": 8, "encoder_layers": 1,
-                "decoder_layers": 1, "init": 2.0,
-            },
+            "data": {"format": format, "train": paths, "validation": paths},
+            "model": {**RNN, "init": 2.0} if model is None else model,
             "search": {"max_length": 12},
         }
-    )  # fmt: skip
-    codec = TextCodec.learn(readers.read(format, [data]))
+    )
+    codec = TextCodec.learn(readers.read(format, data))
     torch.manual_seed(seed)
-    model = build(config.model, len(codec.source_vocabulary), len(codec.target_vocabulary))
+    made = build(config.model, len(codec.source_vocabulary), len(codec.target_vocabulary))
     run = RunFolder(folder)
     run.config.write_text(config.to_yaml(), encoding="utf-8")
     codec.save(run.codec)
@@ -44,7 +59,7 @@ def make_run(folder: Path, *, seed: int = 0, rows: str = ROWS, format: str = "in
     checkpoint.write(
         run.checkpoint("best"),
         {
-            "model": model.state_dict(),
+            "model": made.state_dict(),
             "config": config.to_yaml(),
             "codec": codec.fingerprint,
             "progress": {"step": 7, "epoch": 1, "batches": 0, "seconds": 0.0},

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.runs import make_run
+from tests.cli.runs import TRANSFORMER, make_run
 
 from parsimax.cli import main
 from parsimax.seq2seq import run as trained
@@ -95,6 +95,43 @@ def test_json_has_probabilities_certificates_and_attention(
         for row in head:
             assert len(row) == len(attention["source"])
             assert sum(row) == pytest.approx(1, abs=1e-5)
+
+
+def test_transformer_has_attention_of_every_layer_and_head(
+    tmp_path: Path, words: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "t", model=TRANSFORMER)
+    for line in call_json(capsys, "decode", run, words, "--attention"):
+        weights = line["attention"]["weights"]
+        assert len(weights) == 2
+        assert all(len(layer) == 2 for layer in weights)
+
+
+def test_order_is_that_of_the_input_though_lengths_are_searched_together(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "many.tsv"
+    lemmas = ["walk" * (1 + n % 4) for n in range(9)]
+    path.write_text("".join(f"{lemma}\tV;PST\n" for lemma in lemmas))
+    lines = call_json(capsys, "decode", run, path, "--batch", 2)
+    assert [line["source"] for line in lines] == [f"{lemma}\tV;PST" for lemma in lemmas]
+    best = [line["hypotheses"][0]["text"] for line in lines]
+    assert best == [best[n % 4] for n in range(9)]  # the same source, the same output
+
+
+def test_rows_of_a_training_file_are_noticed(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text("draw\tdrew\tV;PST\n")
+    assert main(["decode", str(run), str(path)]) == 1
+    assert "knows none of the tags 'drew'" in capsys.readouterr().err
+    pairs = make_run(tmp_path / "p", rows="ab\tba\n", format="tsv")
+    path.write_text("ab\tba\n")
+    assert main(["decode", str(pairs), str(path)]) == 1
+    assert "take column 1" in capsys.readouterr().err
+    path.write_text("ab\nba\n")
+    assert len(call(capsys, "decode", pairs, path).splitlines()) == 2
 
 
 def test_length_penalty_certifies_nothing(

@@ -88,6 +88,16 @@ def test_a_file_is_not_a_run(run: Path, data: Path, capsys: pytest.CaptureFixtur
     assert "data is given by --data" in capsys.readouterr().err
 
 
+def test_a_language_that_the_model_does_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = make_run(tmp_path / "r", languages=("english", "german"))
+    path = tmp_path / "frensh-dev"
+    path.write_text(ROWS)
+    assert main(["evaluate", str(several), "--data", str(path)]) == 1
+    assert "frensh-dev:1: language 'frensh' is not among" in capsys.readouterr().err
+
+
 def test_bad_rows(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "english-dev"
     path.write_text(ROWS + "only one column\n")
@@ -96,4 +106,4 @@ def test_bad_rows(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["evaluate", str(run), "--data", str(path), "--skip-bad", "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["sentences"] == 5
-    assert "1 bad rows were left out" in printed.err
+    assert "1 bad row was left out" in printed.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -95,7 +96,7 @@ class Completer:
         """How the prefix may go on."""
         from parsimax.seq2seq import search
 
-        batch = runs.to_batch([self.models.codec.encode_source(source)], self.models.device)
+        batch = runs.to_batch([runs.encode_source(self.models.codec, source)], self.models.device)
         (found,) = search.complete(
             self.models.stepper, batch.source, batch.source_lengths, [prefix], top=self.top,
             max_forced=self.max_forced,
@@ -168,6 +169,8 @@ def _answer_lines(completer: Completer, source: str) -> None:
 
 def _talk(completer: Completer, console: Console) -> None:
     """Ask for sources and show what may follow, until the input ends."""
+    with contextlib.suppress(ImportError):  # where there is one, lines can be edited and recalled
+        import readline  # noqa: F401
     console.print(_HELP, style="dim", markup=False)
     if completer.models.codec.format == "inflection":
         console.print("A source is a lemma and its tags: draw V;V.PTCP;PST", style="dim")

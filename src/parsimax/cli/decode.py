@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,8 @@ from parsimax.cli.runs import Device, Line, Models
 
 if TYPE_CHECKING:
     from parsimax.seq2seq.search import Hypothesis
+
+_POOL = 16  # batches of a file that are sorted by length together
 
 # What was found for one source, best first, and what can be said of it beside.
 Found = tuple[tuple["Hypothesis", ...], dict[str, Any]]
@@ -95,22 +98,50 @@ def decode(
         runs.encode_lines(models.codec, source), source, skip_bad=skip_bad or format == "jsonl"
     )
     done = bad = 0
-    for part in runs.in_batches(lines, at_once):
-        good = [line for line in part if not line.error]
-        found = dict(zip((line.number for line in good), find(good), strict=True)) if good else {}
-        for line in part:
-            done, bad = done + 1, bad + bool(line.error)
-            if format == "jsonl":
-                print(_json(models, line, found.get(line.number), attention))
-            else:
-                _print_text(models, line, found.get(line.number), several)
-        sys.stdout.flush()
+    piped = source == runs.STDIN or not Path(source).is_file()
+    with _progress(shown=not piped and not sys.stdout.isatty()) as advance:
+        for pool in runs.in_batches(lines, at_once if piped else at_once * _POOL):
+            found = _search(find, pool, at_once)
+            for line in pool:
+                done, bad = done + 1, bad + bool(line.error)
+                if format == "jsonl":
+                    print(_json(models, line, found.get(line.number), attention))
+                else:
+                    _print_text(models, line, found.get(line.number), several)
+            sys.stdout.flush()
+            advance(done)
     if bad:
         print(f"parsimax: {bad} of {done} lines could not be read", file=sys.stderr)
     if not done:
         name = "standard input" if source == runs.STDIN else source
         raise ValueError(f"{name} is empty: give one source a line")
     return 0
+
+
+def _search(
+    find: Callable[..., list[Found]], pool: Sequence[Line], at_once: int
+) -> dict[int, Found]:
+    """What was found for each line's number; neighbours in length are searched together."""
+    good = sorted((line for line in pool if not line.error), key=lambda line: len(line.symbols))
+    found: dict[int, Found] = {}
+    for part in runs.in_batches(good, at_once):
+        found.update(zip((line.number for line in part), find(part), strict=True))
+    return found
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[Callable[[int], object]]:
+    """A count of lines on the terminal while the output goes elsewhere."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), MofNCompleteColumn(), "lines", TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("decoding", total=None)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def _check(

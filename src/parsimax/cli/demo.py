@@ -16,7 +16,7 @@ _out = Parameter(help="Directory that receives the page.")
 def demo(
     *,
     out: Annotated[Path, _out] = Path("out"),
-    minutes: Annotated[float, Parameter(help="Training ends after this at the latest.")] = 2.5,
+    minutes: Annotated[float, Parameter(help="Training ends after this at the latest.")] = 2.75,
     seed: Annotated[int, Parameter(help="Of the model and the order of the data.")] = 1,
     reuse: Annotated[
         bool, Parameter(negative=(), help="Take the model of an earlier demo; train none.")

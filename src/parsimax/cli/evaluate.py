@@ -83,7 +83,8 @@ def evaluate(
     examples = list(reader)
     errors = Console(stderr=True)
     if reader.skipped:
-        errors.print(f"{reader.skipped} bad rows were left out", style="yellow")
+        rows = "1 bad row was" if reader.skipped == 1 else f"{reader.skipped:,} bad rows were"
+        errors.print(f"{rows} left out", style="yellow")
     search = config.search
     with Progress(console=errors, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("searching", total=len(examples))

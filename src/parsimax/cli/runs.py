@@ -124,6 +124,29 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[tuple[int, str, str]]:
             yield number, "", f"not UTF-8 (byte {error.start + 1})"
 
 
+def encode_source(codec: TextCodec, text: str) -> list[int]:
+    """The symbols of a source; a row of a training file in its place is noticed.
+
+    Raises:
+        ValueError: the text is no source, with what to do.
+    """
+    from parsimax.seq2seq.data.sources import parse_source
+
+    example = parse_source(text, codec.format)
+    if codec.format == "inflection":
+        tags = [f"<tag:{tag}>" for tag in example.tags]
+        if not any(tag in codec.source_vocabulary for tag in tags):
+            raise ValueError(
+                f"the model knows none of the tags {';'.join(example.tags)!r}; a source is "
+                "'lemma TAB TAG;TAG', which of a row 'lemma TAB form TAB TAG;TAG' are the columns "
+                "1 and 3"
+            )
+    elif codec.format == "tsv" and "\t" in text:
+        raise ValueError("a source is one column, got a tab; of a row 'source TAB target' take "
+                         "column 1")  # fmt: skip
+    return codec.encode_source(example)
+
+
 def encode_lines(codec: TextCodec, source: str) -> Iterator[Line]:
     """The input's lines as symbols; a line that cannot be encoded says why."""
     for number, text, fault in read_lines(source):
@@ -131,7 +154,7 @@ def encode_lines(codec: TextCodec, source: str) -> Iterator[Line]:
             yield Line(number, text, error=fault)
             continue
         try:
-            yield Line(number, text, tuple(codec.encode_source(text)))
+            yield Line(number, text, tuple(encode_source(codec, text)))
         except ValueError as error:
             yield Line(number, text, error=str(error))
 

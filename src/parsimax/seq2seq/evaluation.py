@@ -207,16 +207,22 @@ def _batches(
     """Batches of neighbours in length, with the numbers of their examples."""
     stream = enumerate(examples)
     while pool := list(islice(stream, size * _POOL)):
-        encoded = [
-            (number, example, codec.encode_source(example), codec.encode_target(example))
-            for number, example in pool
-        ]
+        encoded = [(number, example, *_encode(codec, example)) for number, example in pool]
         encoded.sort(key=lambda item: (len(item[2]), len(item[3]), item[0]))
         for start in range(0, len(encoded), size):
             part = encoded[start : start + size]
             batch = pad([item[2] for item in part], [[*item[3], EOS] for item in part])
             moved = batch if device is None else batch.to(device)
             yield [item[0] for item in part], moved, [item[1] for item in part]
+
+
+def _encode(codec: TextCodec, example: Example) -> tuple[list[int], list[int]]:
+    """Source and target as numbers; what cannot be encoded is named by its file and line."""
+    try:
+        return codec.encode_source(example), codec.encode_target(example)
+    except ValueError as error:
+        where = f"{example.path}:{example.line}: " if example.path else ""
+        raise ValueError(f"{where}{error}") from error
 
 
 def _prediction(codec: TextCodec, example: Example, decoded: Decoded) -> Prediction:

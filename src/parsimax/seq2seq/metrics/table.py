@@ -23,7 +23,7 @@ def table(evaluation: Evaluation, *, title: str = "", all_groups: bool = False) 
     made = Table(title=title or None, title_justify="left", show_edge=False, pad_edge=False)
     made.add_column("measure")
     made.add_column("value", justify="right")
-    made.add_column("meaning", style="dim")
+    made.add_column("meaning", style="dim", overflow="fold")
     for name, value, meaning in rows(evaluation, all_groups=all_groups):
         made.add_row(name, value, meaning)
     return made
