@@ -127,6 +127,7 @@ class TrainingModule(lightning.LightningModule):
 
     def on_fit_start(self) -> None:
         """Go on from the last checkpoint, or write the first."""
+        self._began = time.monotonic()
         if self.resume:
             self._restore(checkpoint.read(self.folder.checkpoint(checkpoint.LAST)))
         else:
@@ -138,9 +139,8 @@ class TrainingModule(lightning.LightningModule):
             )
         if not self.resume:
             self._save(validated=False)
-        self.stopped = self._why_stop()
+        self.stopped = self._why_stop(timed=self.resume)
         self.trainer.should_stop = bool(self.stopped)
-        self._began = time.monotonic()
 
     def train_dataloader(self) -> Iterable[Work]:
         """All work that is left."""
