@@ -10,9 +10,7 @@ from parsimax.losses import entmax_loss, fenchel_young_loss, linear_entmax_loss
 from parsimax.mappings import Entmax, Mapping, Softmax, Sparsemax, parse
 from parsimax.seq2seq.data.symbols import FIRST_SAID, PAD
 
-# From here on the logits of a batch are not worth their memory: the loss that never holds them all
-# is faster, as long as the support is small.
-_LARGE_VOCABULARY, _SPARSE_ALPHA = 4096, 1.5
+_SCORES = 1 << 29  # more than these are not held at once: in float32 they take 2 GiB
 
 
 class OutputLayer(nn.Module):
@@ -84,7 +82,7 @@ class OutputLayer(nn.Module):
             return fenchel_young_loss(
                 self.scores(rows), index, self.mapping, ignore_index=ignored, reduction="sum"
             )
-        if len(self.bias) >= _LARGE_VOCABULARY and alpha >= _SPARSE_ALPHA:
+        if len(rows) * len(self.bias) > _SCORES:
             return linear_entmax_loss(
                 rows, self.weight, index, self.bias, alpha, ignore_index=ignored, reduction="sum"
             )
