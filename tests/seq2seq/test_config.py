@@ -82,7 +82,10 @@ def all_keys_of(tree: dict[str, object], prefix: str = "") -> list[str]:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("optimizer:\n  lrr: 1", r"c\.yaml line 3: unknown option optimizer\.lrr; .*optimizer\.lr\?"),
+        (
+            "optimizer:\n  lrr: 1",
+            r"c\.yaml line 3: unknown option optimizer\.lrr; .*optimizer\.lr\?",
+        ),
         ("optimiser: {lr: 1}", r"line 2: unknown option optimiser\.lr; .*optimizer\.lr\?"),
         ("batch_size: 3", r"unknown option batch_size; did you mean training\.batch\.size\?"),
         ("training: {learning_rate: 3}", r"training\.learning_rate; did you mean optimizer\.lr\?"),
@@ -105,7 +108,10 @@ def all_keys_of(tree: dict[str, object], prefix: str = "") -> list[str]:
         ("optimizer: {lr: fast}", r"optimizer\.lr: expected a number, got 'fast'"),
         ("optimizer: {lr: .nan}", r"optimizer\.lr: expected a number, got nan"),
         ("training: {max_epochs: 2.5}", r"training\.max_epochs: expected a whole number, got 2\.5"),
-        ("training: {max_epochs: true}", r"training\.max_epochs: expected a whole number, got True"),
+        (
+            "training: {max_epochs: true}",
+            r"training\.max_epochs: expected a whole number, got True",
+        ),
         ("training: {max_epochs: 0}", r"training\.max_epochs: expected at least 1, got 0"),
         ("training: {max_epochs: null}", r"nothing would end the run; set one of"),
         ("training: {devices: lots}", r"expected a whole number or one of auto, got 'lots'"),
@@ -127,9 +133,15 @@ def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
         ("data: {train: a}", r"data\.validation is missing"),
         ("data: {train: [], validation: b}", r"data\.train: expected at least one path"),
         ("data: {train: a, validation: b, format: parallel}", r"parallel text is two files"),
-        ("data: {train: a, validation: b, format: csv}", "expected one of inflection, parallel, tsv"),
+        (
+            "data: {train: a, validation: b, format: csv}",
+            "expected one of inflection, parallel, tsv",
+        ),
         ("data: {train: a, validation: b, codec: {source: bqe}}", r"data\.codec\.source: .*'bpe'"),
-        ("data: {train: a, validation: b, codec: {joint: yes, source: bpe}}", r"data\.codec\.joint"),
+        (
+            "data: {train: a, validation: b, codec: {joint: yes, source: bpe}}",
+            r"data\.codec\.joint",
+        ),
         ("- 1", "expected options such as 'seed: 1'"),
     ],
 )
@@ -140,7 +152,9 @@ def test_mistakes_about_data(tmp_path: Path, text: str, message: str) -> None:
 
 def test_missing_file_suggests_one_beside(tmp_path: Path) -> None:
     load(tmp_path, DATA)
-    with pytest.raises(ConfigError, match=r"there is no config file .*d\.yaml; did you mean .*c\.y"):
+    with pytest.raises(
+        ConfigError, match=r"there is no config file .*d\.yaml; did you mean .*c\.y"
+    ):
         configs.load(tmp_path / "d.yaml")
     with pytest.raises(ConfigError, match="is a folder"):
         configs.load(tmp_path)

@@ -98,7 +98,9 @@ def test_a_stream_goes_on_from_any_work(accumulate: int, stop: int) -> None:
             position = {"epoch": work.epoch + 1, "consumed": 0}
     after = list(Stream(batches_of, accumulate, epochs=3, **position))
     assert seen(before) + seen(after) == seen(whole)
-    assert sum(seen(whole), []) == [100 * e + n for e in range(3) for n in range(5 + e)]
+    assert [n for w in seen(whole) for n in w] == [
+        100 * e + n for e in range(3) for n in range(5 + e)
+    ]
     assert [w.ends_epoch for w in whole].count(True) == 3
 
 
@@ -152,7 +154,9 @@ def test_lines_after_the_checkpoint_are_removed(tmp_path: Path) -> None:
 
 def test_records_go_to_json_lines_and_tensorboard(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", 0)
-    recorder.write("validation", 3, {"loss": 0.5, "alphas": {"context": [[1.5, 1.2]]}, "best": True})
+    recorder.write(
+        "validation", 3, {"loss": 0.5, "alphas": {"context": [[1.5, 1.2]]}, "best": True}
+    )
     recorder.write("validation", 4, {"loss": float("inf")})
     recorder.close()
     first, second = read_metrics(tmp_path / "metrics.jsonl")

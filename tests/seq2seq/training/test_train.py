@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from tests.seq2seq.training.runs import metrics, small_config, write_pairs
 
 from parsimax.seq2seq import run as runs
 from parsimax.seq2seq.data.batch import Batch
 from parsimax.seq2seq.training import TrainingError, average, checkpoint, train
 from parsimax.seq2seq.training.fit import Outcome
 from parsimax.seq2seq.training.module import TrainingModule
-from tests.seq2seq.training.runs import metrics, small_config, write_pairs
 
 EXACT = ("--model.dropout", "0", "--optimizer.schedule.kind", "constant")
 
@@ -257,7 +257,9 @@ def test_changed_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_folders_that_cannot_be_taken(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="no such folder; run the same command without --resume"):
+    with pytest.raises(
+        TrainingError, match="no such folder; run the same command without --resume"
+    ):
         fit(tmp_path, resume=True)
     fit(tmp_path, "--training.max_steps", "1")
     with pytest.raises(TrainingError, match=r"holds a run already; .*--resume, .*--out"):
@@ -347,5 +349,5 @@ def test_no_number_in_the_gradient(tmp_path: Path) -> None:
             next(p for p in self.model.parameters() if p.grad is not None).grad.fill_(math.inf)  # type: ignore[union-attr]
             return loss
 
-    with pytest.raises(TrainingError, match="the gradient's norm is (inf|nan) at step 1"):
+    with pytest.raises(TrainingError, match=r"the gradient's norm is (inf|nan) at step 1"):
         fit(tmp_path, module=Steep)
