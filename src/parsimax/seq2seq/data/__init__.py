@@ -1,1 +1,4 @@
-"""From files to batches: readers, vocabularies, memory-mapped corpora, samplers."""
+"""From files to batches: readers, vocabularies, memory-mapped corpora, samplers.
+
+files -> readers -> textcodec (segmentation, vocabulary) -> corpus -> batching -> Batch
+"""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from parsimax._core.validation import check_choice
@@ -32,8 +33,9 @@ class BatchSampler(Sampler[list[int]]):
     """The batches of an epoch, as lists of indices.
 
     Shuffled, the examples of an epoch are put in random order, pools of ``bucket`` batches are
-    sorted by length so that what is padded together is about equally long, and the batches that
-    are cut from them come in random order. Not shuffled, they come in the order of the corpus.
+    sorted by length so that what is padded together is about equally long (of tokens by the larger
+    side, of sentences by the target), and the batches that are cut from them come in random order.
+    Not shuffled, they come in the order of the corpus.
     Either way every example comes exactly once an epoch, and the batches depend on the lengths,
     the settings, ``seed`` and the epoch alone. Of each batch, process ``rank`` of ``world`` gets
     ``batch[rank::world]``, which is empty where a batch has too few.
@@ -153,11 +155,13 @@ class BatchSampler(Sampler[list[int]]):
         count = len(self._source)
         shuffler = Shuffler(self.seed, self.epoch)
         order = shuffler.permutation(count) if self.shuffle else np.arange(count, dtype=np.int64)
+        # What sets a batch's size, or of sentences the decoder's steps, is to vary least
+        tokens = self.unit == "tokens"
+        first = np.maximum(self._source, self._target) if tokens else self._target
         if self.bucket:
-            order = by_length(order, self._source, self._target, self._pool())
-        if self.unit == "tokens":
-            lengths = np.maximum(self._source[order], self._target[order])
-            bounds = cut_by_tokens(lengths, self.size)
+            order = by_length(order, first, self._source, self._pool())
+        if tokens:
+            bounds = cut_by_tokens(first[order], self.size)
         else:
             bounds = cut_by_sentences(count, self.size)
         if self.shuffle and self.bucket:
@@ -206,6 +210,26 @@ def collate(corpus: Corpus, indices: Sequence[int]) -> Batch:
     source, source_lengths = _padded(corpus.source_ids, corpus.source_offsets, rows)
     target, _ = _padded(corpus.target_ids, corpus.target_offsets, rows)
     return Batch(source, source_lengths, target, torch.from_numpy(rows))
+
+
+def pad(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Batch:
+    """Sentences that are in no corpus, as one padded batch.
+
+    Args:
+        sources: numbers of each, at least one.
+        targets: numbers of each, with ``EOS``; None if they are not known.
+    """
+    if not len(sources) or not all(map(len, sources)):
+        raise ValueError("sources must be sentences of at least one symbol each, got an empty one")
+    if targets is not None and len(targets) != len(sources):
+        raise ValueError(f"targets must be one for each source, got {len(targets)}")
+    lengths = torch.tensor([len(source) for source in sources])
+    target = None if targets is None else _rows(targets)
+    return Batch(_rows(sources), lengths, target, torch.arange(len(sources)))
+
+
+def _rows(sentences: Sequence[Sequence[int]]) -> Tensor:
+    return pad_sequence([torch.tensor(s) for s in sentences], batch_first=True, padding_value=PAD)
 
 
 def _padded(

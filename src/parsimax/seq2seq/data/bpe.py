@@ -28,23 +28,24 @@ class BPE:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        numbers = tokenizer.get_vocab(with_added_tokens=False)
+        self._names = {number: piece for piece, number in numbers.items()}
 
     @property
     def pieces(self) -> tuple[str, ...]:
         """All there are: characters first, then what was merged, in the order it was learned."""
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
-        listed = sorted(vocabulary, key=vocabulary.__getitem__)
+        listed = (self._names[number] for number in sorted(self._names))
         return tuple(piece for piece in listed if piece != NAMES[UNK])
 
     def split(self, text: str) -> list[str]:
         """The pieces of a text."""
-        tokens: list[str] = self._tokenizer.encode(text).tokens
-        return tokens
+        return self.split_many([text])[0]
 
     def split_many(self, texts: Sequence[str]) -> list[list[str]]:
         """The pieces of each text."""
         _say_forks_are_safe()
-        return [encoding.tokens for encoding in self._tokenizer.encode_batch_fast(list(texts))]
+        encoded = self._tokenizer.encode_batch_fast(list(texts))  # it has numbers, not pieces
+        return [[self._names[number] for number in one.ids] for one in encoded]
 
     def join(self, symbols: Iterable[str]) -> str:
         """The text of pieces."""
@@ -88,12 +89,13 @@ def learn(
             library.pre_tokenizers.Punctuation("isolated"),
         ]
     )
+    limit = {} if alphabet is None else {"limit_alphabet": alphabet}
     trainer = library.trainers.BpeTrainer(
         vocab_size=size - len(NAMES) + 1,
         min_frequency=min_count,
-        limit_alphabet=alphabet,
         special_tokens=[NAMES[UNK]],
         show_progress=False,
+        **limit,
     )
     tokenizer.train_from_iterator(_in_lists(texts), trainer)
     saved = json.loads(tokenizer.to_str())

@@ -31,8 +31,7 @@ from .textcodec import TextCodec
 
 _VERSION = 1  # of the files
 _FACTS = "corpus.json"
-_WAITING = 1 << 16  # numbers that wait in memory to be written
-_PROGRESS = 10_000
+_WAITING = 4096  # examples that wait in memory to be written
 _FILES: dict[str, np.dtype[Any]] = {
     "source.ids": np.dtype("<i4"),
     "source.offsets": np.dtype("<i8"),
@@ -138,6 +137,11 @@ def build(
     for name, limit in (("source", max_source_length), ("target", max_target_length)):
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise ValueError(f"max_{name}_length must be at least 1 or None, got {limit!r}")
+    if (reader.format == "inflection") != (codec.format == "inflection"):
+        raise ValueError(
+            f"format of the examples must be that of the codec, {codec.format!r}, "
+            f"got {reader.format!r}: an inflection has tags, other sources have none"
+        )
     what = [_VERSION, reader.fingerprint, codec.fingerprint, max_source_length, max_target_length]
     fingerprint = hashlib.sha256(json.dumps(what).encode()).hexdigest()
     if _is_there(folder, fingerprint):
@@ -189,8 +193,11 @@ def _write(
             targets.append(EOS)
             target_ends.append(targets.count)
             members.append(groups.setdefault(example.group, len(groups)))
-            if progress and count % _PROGRESS == 0:
-                progress(count)
+            if count % _WAITING == 0:
+                for file in files:
+                    file.flush()
+                if progress:
+                    progress(count)
         for file in files:
             file.close()
     if not count:
@@ -237,30 +244,25 @@ class _Known:
 
 
 class _Appender:
-    """Numbers that go to a file, many at a time."""
+    """Numbers that wait in memory until they are flushed to a file."""
 
     def __init__(self, file: IO[bytes], kind: np.dtype[Any]) -> None:
         self._file, self._kind = file, kind
         self._waiting: array[int] = array("q")
-        self.append = self._waiting.append
+        self.append, self.extend = self._waiting.append, self._waiting.fromlist
         self._written = 0
 
     @property
     def count(self) -> int:
         return self._written + len(self._waiting)
 
-    def extend(self, numbers: list[int]) -> None:
-        self._waiting.fromlist(numbers)
-        if len(self._waiting) > _WAITING:
-            self._flush()
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
         self._file.write(np.frombuffer(self._waiting, np.int64).astype(self._kind).tobytes())
         self._written += len(self._waiting)
         del self._waiting[:]
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._file.flush()
         os.fsync(self._file.fileno())
 

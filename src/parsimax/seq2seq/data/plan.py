@@ -47,17 +47,15 @@ class Shuffler:
         return np.argsort(self._bits.random_raw(size), kind="stable").astype(np.int64, copy=False)
 
 
-def by_length(order: Ints, source: Lengths, target: Lengths, pool: int) -> Ints:
-    """The order with every ``pool`` examples sorted by length.
+def by_length(order: Ints, first: Lengths, second: Lengths, pool: int) -> Ints:
+    """The order with every ``pool`` examples sorted by a first length, then by a second.
 
-    The longer side counts first, since batches are measured by it, then the source. Equally long
-    ones stay in the order they were in.
+    Equally long ones stay in the order they were in.
     """
     parts = []
     for begin in range(0, len(order), pool):
         part = order[begin : begin + pool]
-        s, t = source[part], target[part]
-        parts.append(part[np.lexsort((s, np.maximum(s, t)))])
+        parts.append(part[np.lexsort((second[part], first[part]))])
     return np.concatenate(parts) if parts else order
 
 

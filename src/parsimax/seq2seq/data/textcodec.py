@@ -12,7 +12,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +39,10 @@ class CodecSettings:
         source_size: of the vocabulary, with the four symbols it begins with: at most for
             characters and words, where None has no limit; as many as there will be for ``bpe``,
             where None is 8,000. With ``joint`` only ``source_size`` counts.
-        min_count: symbols, or pairs of ``bpe``, that are seen less often are left out.
+        min_count: symbols that are seen less often are left out, and pairs that are seen less
+            often, or only once, are not merged by ``bpe``.
         alphabet: of ``bpe``, how many different characters to keep; all if None.
+        sample: of how many examples ``bpe`` is learned, which are evenly spread; None for all.
     """
 
     source: str = "characters"
@@ -49,6 +52,7 @@ class CodecSettings:
     target_size: int | None = None
     min_count: int = 1
     alphabet: int | None = None
+    sample: int | None = 1_000_000
 
     def __post_init__(self) -> None:
         check_choice(self.source, "source", KINDS)
@@ -63,9 +67,9 @@ class CodecSettings:
                 "joint has one vocabulary, whose size is source_size, "
                 f"got target_size={self.target_size}"
             )
-        for name in ("source_size", "target_size", "min_count", "alphabet"):
+        for name in ("source_size", "target_size", "min_count", "alphabet", "sample"):
             value = getattr(self, name)
-            least = 1 if name in ("min_count", "alphabet") else len(NAMES) + 1
+            least = len(NAMES) + 1 if name.endswith("_size") else 1
             if value is not None and (not isinstance(value, int) or value < least):
                 raise ValueError(
                     f"{name} must be a whole number of at least {least}, got {value!r}"
@@ -113,7 +117,7 @@ class TextCodec:
         """Learn vocabularies, and with ``bpe`` the pieces, from examples one at a time.
 
         Args:
-            reader: what to learn from; gone through once, and once more for each separate ``bpe``.
+            reader: what to learn from; gone through once, and once more for each side of ``bpe``.
             settings: how.
             progress: is told now and then how many examples were read.
         """
@@ -128,28 +132,20 @@ class TextCodec:
             languages = []
         marks = [_language(name) for name in languages]
         marks += sorted(_tag(tag) for tag, n in counts.tags.items() if n >= settings.min_count)
+        step = -(-counts.examples // (settings.sample or counts.examples))
+        sources = (example.source for example in islice(reader, 0, None, step))
+        targets = (example.target or "" for example in islice(reader, 0, None, step))
+        learn = partial(_learn_side, settings)
         if settings.joint:
-            texts = (text for example in reader for text in (example.source, example.target or ""))
-            pair = _learn_side(
-                settings.source, counts.source, texts, settings, settings.source_size, marks
-            )
+            texts = chain(sources, targets)
+            pair = learn(settings.source, counts.source, texts, settings.source_size, marks)
             return cls(reader.format, pair, pair, languages)
-        source = _learn_side(
-            settings.source,
-            counts.source,
-            (example.source for example in reader),
-            settings,
-            settings.source_size,
-            marks,
+        return cls(
+            reader.format,
+            learn(settings.source, counts.source, sources, settings.source_size, marks),
+            learn(settings.target, counts.target, targets, settings.target_size),
+            languages,
         )
-        target = _learn_side(
-            settings.target,
-            counts.target,
-            (example.target or "" for example in reader),
-            settings,
-            settings.target_size,
-        )
-        return cls(reader.format, source, target, languages)
 
     def encode_source(self, source: Example | str) -> list[int]:
         """Numbers of a source; text is read as :mod:`sources` says."""
@@ -279,6 +275,7 @@ class _Counts:
         self.target = self.source if settings.joint else Counter[str]()
         self.tags: Counter[str] = Counter()
         self.languages: set[str] = set()
+        self.examples = 0
         self._split_source = _SPLITS[settings.source]
         self._split_target = _SPLITS[settings.target]
 
@@ -287,13 +284,14 @@ class _Counts:
         self.target.update(self._split_target(example.target or ""))
         self.tags.update(example.tags)
         self.languages.add(example.group)
+        self.examples += 1
 
 
 def _learn_side(
+    settings: CodecSettings,
     kind: str,
     counts: Counter[str],
     texts: Iterable[str],
-    settings: CodecSettings,
     size: int | None,
     marks: Sequence[str] = (),
 ) -> tuple[Segmentation, Vocabulary]:
