@@ -2,10 +2,10 @@
 
     killer.py CONFIG RUN=WHERE [RUN=WHERE ...]
 
-Each argument is one process, forked from this one so that torch is imported once. WHERE is ``step:N``
-(after step N, before anything is saved), ``backward:N`` (between backward and optimiser of step N),
-``half:K`` (with half of its K-th checkpoint file written), ``renamed:K`` (after its K-th change of
-a name among the checkpoints), ``after:S`` (S seconds after it began) and ``end``.
+Each argument is one process, forked from this one so that torch is imported once. WHERE is
+``step:N`` (after step N, before anything is saved), ``backward:N`` (between backward and optimiser
+of step N), ``half:K`` (with half of its K-th checkpoint file written), ``renamed:K`` (after its
+K-th change of a name among the checkpoints), ``after:S`` (S seconds after it began) or ``end``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def arm(where: str) -> type[TrainingModule]:
 
 def warm_up() -> None:
     """Load what a forked process would load once more."""
-    import torch.utils.tensorboard  # noqa: F401
+    import torch.utils.tensorboard
 
     import parsimax as px
 

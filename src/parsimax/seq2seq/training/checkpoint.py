@@ -59,8 +59,8 @@ def read(path: Path) -> State:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError) as error:
         raise TrainingError(
-            f"{path} cannot be read as a checkpoint ({str(error).splitlines()[0]}); "
-            "take another one of its folder"
+            f"{path} cannot be read as a checkpoint ({_first_line(error)}); take another one of "
+            "its folder"
         ) from error
     if not isinstance(state, dict) or "format" not in state or "model" not in state:
         raise TrainingError(f"{path} is no checkpoint of parsimax")
@@ -71,6 +71,10 @@ def read(path: Path) -> State:
         )
     found: State = state
     return found
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def remove_parts(folder: Path) -> None:

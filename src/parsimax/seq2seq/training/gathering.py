@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from parsimax.seq2seq.models.transformer import Transformer
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -25,99 +28,94 @@ def shard(model: nn.Module, mesh: DeviceMesh, precision: str) -> None:
     policy = MixedPrecisionPolicy()
     if precision == "bf16-mixed":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in _layers(model):
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    for unit in _units(model):
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     for name in ("measure", "attention", "start", "step"):
         register_fsdp_forward_method(model, name)
 
 
-def _layers(model: nn.Module) -> list[nn.Module]:
-    """The layers of a Transformer.
+def _units(model: nn.Module) -> list[nn.Module]:
+    """The parts of a Transformer that are called as a whole, inner ones first.
 
-    A layer's weights are fetched whenever it is called, and all processes have to call it equally
+    A part's weights are fetched whenever it is called, and all processes have to call it equally
     often. A recurrent layer is called once a symbol, and processes have sentences of different
-    lengths: a recurrent model is fetched as a whole.
+    lengths: a recurrent model is fetched as a whole. Keys of the source are made before the
+    decoder's layers are called.
     """
-    if any(isinstance(m, nn.RNNBase | nn.RNNCellBase) for m in model.modules()):
+    if not isinstance(model, Transformer):
         return []
-    lists = [m for m in model.children() if isinstance(m, nn.ModuleList)]
-    return [layer for layers in lists for layer in layers if list(layer.parameters())]
+    apart = [layer.get_submodule("context.key_value") for layer in model.decoder]
+    return [*apart, *model.encoder, *model.decoder]
 
 
-def model_state(model: nn.Module, sharded: bool) -> State:
-    """The whole model's weights, on the CPU where they were spread."""
-    if not sharded:
-        return model.state_dict()
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return get_model_state_dict(model, options=whole)
+def model_state(model: nn.Module) -> State:
+    """The whole weights; every process has to ask for them."""
+    return {name: whole(value) for name, value in model.state_dict().items()}
 
 
-def set_model_state(model: nn.Module, state: State, sharded: bool) -> None:
-    """Give a model its weights."""
-    if not sharded:
-        model.load_state_dict(state)
-        return
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-
-    set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
-
-
-def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, sharded: bool) -> State:
-    """The optimiser's moments by parameter name, so that any number of processes can take them."""
-    # Before the first step there are no moments, and torch's gathering would make some by a step
-    # with a rate of 0, which counts as a step in Adam's bias correction.
-    if not sharded or not optimizer.state:
-        found = optimizer.state_dict()
-        names = _names(model, optimizer)
-        return {
-            "state": {names[i]: s for i, s in found["state"].items()},
-            "groups": [_options(g) for g in found["param_groups"]],
-        }
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
-
-    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state: State = dict(get_optimizer_state_dict(model, optimizer, options=whole))
-    if not state:  # only the first process has it
-        return {}
-    return {"state": state["state"], "groups": [_options(g) for g in state["param_groups"]]}
+@torch.no_grad()
+def set_model_state(model: nn.Module, state: State) -> None:
+    """Give a model its weights, or each process its part of them."""
+    sharded = {n: v for n, v in model.state_dict().items() if isinstance(v, DTensor)}
+    model.load_state_dict({n: v for n, v in state.items() if n not in sharded}, strict=not sharded)
+    for name, mine in sharded.items():
+        mine.copy_(_part(state[name], mine))
 
 
-def _options(group: State) -> State:
-    return {name: value for name, value in group.items() if name != "params"}
+def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+    """The whole moments by parameter name, so that any number of processes can take them.
+
+    torch's own gathering is not used: before the first step it makes moments by a step with a rate
+    of 0, which counts as a step in Adam's bias correction.
+    """
+    names = _names(model)
+    return {
+        "state": {
+            names[p]: {key: whole(value) for key, value in moments.items()}
+            for p, moments in optimizer.state.items()
+        },
+        "groups": [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in optimizer.param_groups
+        ],
+    }
 
 
-def set_optimizer_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, state: State, sharded: bool
-) -> None:
-    """Give an optimiser its moments."""
-    names = _names(model, optimizer)
-    if not sharded or not state["state"]:
-        index = {name: i for i, name in enumerate(names)}
-        groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict(
-            {
-                "state": {index[name]: s for name, s in state["state"].items()},
-                "param_groups": [g | s for g, s in zip(groups, state["groups"], strict=True)],
-            }
-        )
-        return
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
-
-    groups = [g | {"params": names} for g in state["groups"]]
-    set_optimizer_state_dict(
-        model,
-        optimizer,
-        {"state": state["state"], "param_groups": groups},
-        options=StateDictOptions(full_state_dict=True),
-    )
+def set_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
+    """Give an optimiser its moments, or each process its part of them."""
+    names = _names(model)
+    for group, options in zip(optimizer.param_groups, state["groups"], strict=True):
+        group.update(options)
+        for parameter in group["params"]:
+            moments = state["state"].get(names[parameter])
+            if moments is not None:
+                optimizer.state[parameter] = {
+                    key: _moment(value, parameter) for key, value in moments.items()
+                }
 
 
-def _names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    return [names[p] for group in optimizer.param_groups for p in group["params"]]
+def _moment(value: Any, parameter: Tensor) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if value.shape != parameter.shape:  # a count of steps
+        return value.to(parameter.device)
+    if isinstance(parameter, DTensor):
+        return _part(value, parameter)
+    return value.to(parameter.device, parameter.dtype, copy=True)
+
+
+def _part(value: Tensor, like: DTensor) -> DTensor:
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+
+
+def _names(model: nn.Module) -> dict[Tensor, str]:
+    return {parameter: name for name, parameter in model.named_parameters()}
+
+
+def whole(values: Tensor) -> Tensor:
+    """A tensor with all its parts, on the CPU if they were spread over processes."""
+    return values.full_tensor().cpu() if isinstance(values, DTensor) else values
 
 
 def sum_over_processes(values: Tensor) -> Tensor:

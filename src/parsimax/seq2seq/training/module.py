@@ -127,6 +127,7 @@ class TrainingModule(lightning.LightningModule):
 
     def on_fit_start(self) -> None:
         """Go on from the last checkpoint, or write the first."""
+        self._began = time.monotonic()
         if self.resume:
             self._restore(checkpoint.read(self.folder.checkpoint(checkpoint.LAST)))
         else:
@@ -138,9 +139,8 @@ class TrainingModule(lightning.LightningModule):
             )
         if not self.resume:
             self._save(validated=False)
-        self.stopped = self._why_stop()
+        self.stopped = self._why_stop(timed=self.resume)
         self.trainer.should_stop = bool(self.stopped)
-        self._began = time.monotonic()
 
     def train_dataloader(self) -> Iterable[Work]:
         """All work that is left."""
@@ -381,7 +381,7 @@ class TrainingModule(lightning.LightningModule):
         self.schedule.validated(means["loss"])
         best = self.keeper.add(self.progress.step, means[training.validation.metric])
         self.validated = {"epoch": self.progress.epoch, **means, "best": best}
-        alphas = {kind: a.tolist() for kind, a in self.model.alphas().items()}
+        alphas = {kind: gathering.whole(a).tolist() for kind, a in self.model.alphas().items()}
         if alphas:
             self.validated["alphas"] = alphas
         if self._recorder is not None:
@@ -401,8 +401,8 @@ class TrainingModule(lightning.LightningModule):
     def _save(self, validated: bool) -> None:
         """Write checkpoints so that at every moment the last one and all it names are there."""
         assert self.model is not None
-        model = gathering.model_state(self.model, self.sharded)
-        optimizer = gathering.optimizer_state(self.model, self._optimizer, self.sharded)
+        model = gathering.model_state(self.model)
+        optimizer = gathering.optimizer_state(self.model, self._optimizer)
         random = self._random or checkpoint.random_state(self.device)
         randoms = gathering.gather(random)
         self.progress.seconds, self._began = self._seconds(), time.monotonic()
@@ -458,8 +458,8 @@ class TrainingModule(lightning.LightningModule):
                 "trained on, so the order of batches would differ; put it back, or train anew with "
                 "--out and another folder"
             )
-        gathering.set_model_state(self.model, state["model"], self.sharded)
-        gathering.set_optimizer_state(self.model, self._optimizer, state["optimizer"], self.sharded)
+        gathering.set_model_state(self.model, state["model"])
+        gathering.set_optimizer_state(self.model, self._optimizer, state["optimizer"])
         apply_settings(self._optimizer, self.config.optimizer)
         self.schedule.restore(state["schedule"])
         self.keeper.restore(state["keeper"])
