@@ -240,6 +240,7 @@ def _show(completer: Completer, console: Console, said: list[int], found: Comple
     from rich.text import Text
 
     from parsimax.seq2seq.data.symbols import EOS
+    from parsimax.viz.canvas import shown
 
     decode = completer.models.codec.decode_target
     whole = decode([*said, *found.forced])
@@ -254,14 +255,14 @@ def _show(completer: Completer, console: Console, said: list[int], found: Comple
     choices = found.after or found.next
     if found.ended:
         return
-    shown = Text("  ")
+    line = Text("  ")
     for choice in choices[:20]:
-        name = "⏎" if choice.symbol == EOS else completer.tokens([choice.symbol])[0]
-        shown.append(f"{name} ", style="bold cyan")
-        shown.append(f"{100 * choice.probability:.1f} %   ", style="dim")
+        name = "⏎" if choice.symbol == EOS else shown(completer.tokens([choice.symbol])[0])
+        line.append(f"{name} ", style="bold cyan")
+        line.append(f"{100 * choice.probability:.1f} %   ", style="dim")
     if len(choices) > 20:
-        shown.append(f"and {len(choices) - 20} more", style="dim")
-    console.print(shown)
+        line.append(f"and {len(choices) - 20} more", style="dim")
+    console.print(line)
 
 
 def _ask(console: Console, prompt: str) -> str | None:

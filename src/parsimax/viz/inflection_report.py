@@ -251,7 +251,7 @@ def _details(summary: Summary) -> str:
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in summary.other
     )
-    return f"<table><tbody>{rows}</tbody></table>" if rows else ""
+    return f'<div class="scroll all"><table><tbody>{rows}</tbody></table></div>' if rows else ""
 
 
 def _join(symbols: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from parsimax.viz.canvas import LETTER, LETTER_SIZE, Canvas, cells, percent, shown
 
-_ROW, _BOX, _PAD, _GAP = 44.0, 30.0, 7.0, 62.0
+_ROW, _BOX, _PAD, _GAP = 44.0, 30.0, 7.0, 67.0
 _END = "⏎"
 _MORE = "…"
 
