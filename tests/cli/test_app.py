@@ -47,6 +47,7 @@ def test_help_is_quick_and_names_the_commands() -> None:
         ["complete", "--help"],
         ["support", "--help"],
         ["evaluate", "--help"],
+        ["score", "--help"],
         ["bench", "rows", "--help"],
         ["bench", "plot", "--help"],
     ],
