@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -51,6 +53,17 @@ class Display:
         )
         self._task = self._bar.add_task("", total=total, completed=done)
         self._bar.start()
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int], object]]:
+        """Show how many there are so far; gives the function that is told."""
+        if self.quiet or not self.stream.isatty():
+            yield lambda count: None
+            return
+        from rich.console import Console
+
+        with Console(file=self.stream).status(what) as status:
+            yield lambda count: status.update(f"{what}: {count:,}")
 
     def step(self, step: int, text: str | None = None) -> None:
         """Steps so far; called at every one, it draws a few times a second."""

@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +27,7 @@ from parsimax.seq2seq.data import corpus, readers
 from parsimax.seq2seq.data.textcodec import TextCodec
 
 from . import checkpoint
+from .display import Display
 from .errors import TrainingError
 from .resume import Change, check
 
@@ -121,41 +121,51 @@ def _resume(folder: RunFolder, config: Config, last: Path) -> list[Change]:
     return changes
 
 
-def prepare(folder: RunFolder, config: Config, say: Callable[[str], None]) -> None:
+def prepare(folder: RunFolder, config: Config, display: Display) -> None:
     """Learn the codec and encode the corpora, unless that was done."""
     data = config.data
     train = readers.read(data.format, data.train, skip_bad=data.skip_bad)
     validation = readers.read(data.format, data.validation, skip_bad=data.skip_bad)
-    codec = TextCodec.learn(train, data.codec)
+    with display.counting("reading examples") as count:
+        codec = TextCodec.learn(train, data.codec, count)
     codec.save(folder.codec)
     for name, reader in (("train", train), ("validation", validation)):
-        made = corpus.build(
-            reader,
-            codec,
-            folder.corpus(name),
-            max_source_length=data.max_source_length,
-            max_target_length=data.max_target_length,
-        )
-        facts = made.facts
-        if not facts.examples:
+        with display.counting(f"encoding {name} examples") as count:
+            made = corpus.build(
+                reader,
+                codec,
+                folder.corpus(name),
+                max_source_length=data.max_source_length,
+                max_target_length=data.max_target_length,
+                progress=count,
+            )
+        if not made.facts.examples:
             raise TrainingError(
-                f"data.{name} has no example left: {facts.skipped} bad rows were skipped and "
-                f"{facts.too_long} examples are longer than data.max_source_length or "
+                f"data.{name} has no example left: {made.facts.skipped} bad rows were skipped and "
+                f"{made.facts.too_long} examples are longer than data.max_source_length or "
                 "data.max_target_length"
             )
-        left_out = [
-            f"{count:,} {what}"
-            for count, what in ((facts.skipped, "bad rows skipped"), (facts.too_long, "too long"))
-            if count
-        ]
-        say(
-            f"{name}: {facts.examples:,} examples, {facts.source_symbols:,} source and "
-            f"{facts.target_symbols:,} target symbols"
-            + (f" ({', '.join(left_out)})" if left_out else "")
-        )
-    say(
+        display.line(f"{name}: {_describe(made.facts)}")
+    display.line(
         f"vocabulary: {len(codec.source_vocabulary):,} source and "
         f"{len(codec.target_vocabulary):,} target symbols"
+    )
+
+
+def _describe(facts: corpus.CorpusFacts) -> str:
+    unknown = facts.unknown_source + facts.unknown_target
+    remarks = [
+        f"{count:,} {what}"
+        for count, what in (
+            (facts.skipped, "bad rows skipped"),
+            (facts.too_long, "left out as too long"),
+            (unknown, "symbols not in the vocabulary"),
+        )
+        if count
+    ]
+    return (
+        f"{facts.examples:,} examples, {facts.source_symbols:,} source and "
+        f"{facts.target_symbols:,} target symbols" + (f" ({', '.join(remarks)})" if remarks else "")
     )
 
 

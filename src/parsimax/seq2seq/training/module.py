@@ -95,7 +95,7 @@ class TrainingModule(lightning.LightningModule):
         for change in changes:
             self.display.line(f"resuming with a new value of {change}")
         if not self.resume:
-            prepare(self.folder, self.config, self.display.line)
+            prepare(self.folder, self.config, self.display)
 
     def setup(self, stage: str) -> None:
         """In every process: open what was prepared."""
@@ -103,8 +103,11 @@ class TrainingModule(lightning.LightningModule):
         self.codec = TextCodec.load(self.folder.codec)
         self.train_corpus = Corpus.open(self.folder.corpus("train"))
         self.validation_corpus = Corpus.open(self.folder.corpus("validation"))
-        batch = self.config.training.batch
-        self.sampler = self._sampler(self.train_corpus, batch.size, shuffle=True)
+        training = self.config.training
+        size = training.validation.batch or training.batch.size
+        self.sampler = self._sampler(self.train_corpus, training.batch.size, shuffle=True)
+        self._in_order = self._sampler(self.validation_corpus, size, shuffle=False)
+        self._loaders: dict[str, Iterable[Batch]] = {}
 
     def configure_model(self) -> None:
         """Build the model, the same in every process."""
@@ -157,7 +160,7 @@ class TrainingModule(lightning.LightningModule):
     def _batches_of(self, epoch: int, consumed: int) -> Iterable[Batch]:
         self.sampler.set_epoch(epoch)
         self.sampler.skip(consumed)
-        return self._loader(self.train_corpus, self.sampler)
+        return self._loader("train", self.train_corpus, self.sampler)
 
     def _sampler(self, corpus: Corpus, size: int, shuffle: bool) -> BatchSampler:
         return BatchSampler(
@@ -171,9 +174,15 @@ class TrainingModule(lightning.LightningModule):
             world=self.trainer.world_size,
         )
 
-    def _loader(self, corpus: Corpus, sampler: BatchSampler) -> Iterable[Batch]:
-        on_gpu = self.device.type == "cuda"
-        return make_loader(corpus, sampler, self.config.training.workers, pin_memory=on_gpu)
+    def _loader(self, name: str, corpus: Corpus, sampler: BatchSampler) -> Iterable[Batch]:
+        """A loader whose workers stay, because epochs may be short."""
+        if name not in self._loaders:
+            workers = self.config.training.workers
+            on_gpu = self.device.type == "cuda"
+            self._loaders[name] = make_loader(
+                corpus, sampler, workers, pin_memory=on_gpu, persistent=workers > 0
+            )
+        return self._loaders[name]
 
     def on_train_start(self) -> None:
         """Show that it begins."""
@@ -367,9 +376,7 @@ class TrainingModule(lightning.LightningModule):
     def _validate(self) -> None:
         assert self.model is not None
         training = self.config.training
-        size = training.validation.batch or training.batch.size
-        sampler = self._sampler(self.validation_corpus, size, shuffle=False)
-        batches = self._loader(self.validation_corpus, sampler)
+        batches = self._loader("validation", self.validation_corpus, self._in_order)
         context = self.trainer.precision_plugin.val_step_context()
         try:
             total = measure(self.model, batches, self.device, context)
@@ -480,6 +487,7 @@ class TrainingModule(lightning.LightningModule):
     def teardown(self, stage: str) -> None:
         """Close what is open."""
         self.display.stop()
+        self._loaders = {}
         if self._recorder is not None:
             self._recorder.close()
             self._recorder = None
