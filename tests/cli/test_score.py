@@ -58,7 +58,8 @@ def test_a_beams_hypothesis_has_the_probability_that_the_beam_gave_it(
     path.write_text("".join(f"{lemma}\t{h['text']}\tV;PST\n" for lemma, h in kept))
     assert kept
     values = [float(line) for line in lines(capsys, run, "--data", path, "--batch", 2)]
-    assert values == pytest.approx([h["log_probability"] for _, h in kept], abs=1e-4)
+    # float32, in other batches; of a symbol that is hardly possible the logarithm is steep
+    assert values == pytest.approx([h["log_probability"] for _, h in kept], rel=1e-4)
 
 
 @pytest.mark.parametrize(
