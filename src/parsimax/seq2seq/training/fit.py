@@ -20,7 +20,9 @@ from parsimax.seq2seq.config import Config
 from .averaging import average
 from .display import Display
 from .folder import RunFolder
+from .errors import TrainingError
 from .module import TrainingModule
+from .others import EndOthers
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,16 @@ def train(
         module: What makes a step.
     """
     made = module(config, RunFolder(Path(folder)), resume, Display(quiet))
+    others = EndOthers()
     with _calm(), _stoppable(made):
-        _trainer(config).fit(made)
+        try:
+            make_trainer(config, others).fit(made)
+        except RuntimeError:
+            if others.failed:
+                raise TrainingError(
+                    "another process of this run ended with an error, which it has said above"
+                ) from None
+            raise
     if made.trainer.is_global_zero and config.training.average > 1 and not made.interrupted:
         average(made.folder.path, min(config.training.average, len(made.keeper.ranked)))
     ranked = made.keeper.ranked
@@ -85,7 +95,8 @@ def train(
     )
 
 
-def _trainer(config: Config) -> lightning.Trainer:
+def make_trainer(config: Config, *callbacks: lightning.Callback) -> lightning.Trainer:
+    """Lightning's trainer, told to leave to us what has to be exact."""
     training = config.training
     strategy: Any = training.strategy
     precision = training.precision
@@ -104,6 +115,7 @@ def _trainer(config: Config) -> lightning.Trainer:
         use_distributed_sampler=False,
         limit_val_batches=0,
         num_sanity_val_steps=0,
+        callbacks=list(callbacks),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

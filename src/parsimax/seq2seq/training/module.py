@@ -217,14 +217,15 @@ class TrainingModule(lightning.LightningModule):
             for number, batch in enumerate(work.batches, 1):
                 self._reduce_gradients(number == len(work.batches))
                 losses.append(self.accumulate(batch))
+            assert self.model is not None
+            norm = rescale(self.model.parameters(), self._scale(work), self.config.optimizer.clip)
+            optimizer.step()
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not memory.is_exhausted(error):
                 raise
-            message = memory.explain(work.batches[len(losses)], self.progress.step, self.config)
+            batch = work.batches[min(len(losses), len(work.batches) - 1)]
+            message = memory.explain(batch, self.progress.step, self.config)
             raise TrainingError(message) from None
-        assert self.model is not None
-        norm = rescale(self.model.parameters(), self._scale(work), self.config.optimizer.clip)
-        optimizer.step()
         optimizer.zero_grad(set_to_none=self.free_gradients)
         self._logs.losses.append(losses[0] if len(losses) == 1 else torch.stack(losses).sum())
         self._logs.norms.append(norm)
