@@ -1,0 +1,364 @@
+"""All options of a run: data, model, optimiser, training, search and seed.
+
+A config file writes them as YAML and leaves out what has its default::
+
+    data:
+      format: tsv
+      train: [train.tsv]
+      validation: [dev.tsv]
+    model: {kind: rnn, hidden: 200, output: entmax(alpha=1.5)}
+    optimizer: {lr: 1e-3}
+
+Paths are those of the folder in which the command is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from . import config_reader
+from .config_reader import ConfigError, Rule
+from .data.segmentation import KINDS
+from .data.textcodec import CodecSettings
+from .models.settings import LEARNED, ModelSettings, RNNSettings
+
+__all__ = [
+    "BatchSettings",
+    "Config",
+    "ConfigError",
+    "DataSettings",
+    "OptimizerSettings",
+    "ScheduleSettings",
+    "SearchSettings",
+    "TrainingSettings",
+    "ValidationSettings",
+    "load",
+]
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which files, and how their text becomes symbols."""
+
+    train: tuple[str, ...]  # files, folders or globs; for parallel text the source, then the target
+    validation: tuple[str, ...]
+    format: Literal["inflection", "parallel", "tsv"] = "tsv"
+    codec: CodecSettings = field(default_factory=CodecSettings)
+    max_source_length: int | None = None  # in symbols; longer examples are left out and counted
+    max_target_length: int | None = None
+    skip_bad: bool = False  # rows that cannot be read are skipped and counted
+
+
+@dataclass(frozen=True)
+class ScheduleSettings:
+    """How the learning rate changes.
+
+    All kinds begin with ``warmup`` steps of linear growth. ``halve_on_worse`` multiplies the rate
+    by ``factor`` whenever the validation loss is worse than the one before, down to ``floor``.
+    """
+
+    kind: Literal["constant", "halve_on_worse", "inverse_sqrt"] = "constant"
+    warmup: int = 0  # steps
+    factor: float = 0.5
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """What makes a step of a gradient; ``lr`` is the rate at its highest."""
+
+    kind: Literal["adam", "adamw", "sgd"] = "adam"
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-9
+    momentum: float = 0.0  # of sgd
+    weight_decay: float = 0.0
+    clip: float | None = 5.0  # of the gradient's norm
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """What is seen at once, over all processes together."""
+
+    size: int = 64
+    unit: Literal["sentences", "tokens"] = "sentences"
+
+
+@dataclass(frozen=True)
+class ValidationSettings:
+    """When to validate, and what is best."""
+
+    every: int = 1
+    unit: Literal["epochs", "steps"] = "epochs"
+    metric: Literal["accuracy", "loss"] = "accuracy"  # of symbols, under teacher forcing
+    patience: int | None = None  # validations without a better one before the run ends
+    batch: int | None = None  # batch size, in the unit of training; as in training by default
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How long, in which portions, on which machines, and what is kept."""
+
+    max_epochs: int | None = 20
+    max_steps: int | None = None
+    max_minutes: float | None = None
+    batch: BatchSettings = field(default_factory=BatchSettings)
+    accumulate: int = 1  # batches a step
+    normalize: Literal["sentences", "tokens"] = "sentences"  # what the summed loss is divided by
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
+    keep: int = 1  # the best checkpoints
+    keep_last: int = 0  # and the latest of the validated ones
+    save_every: int | None = None  # steps between checkpoints besides those at validation
+    average: int = 0  # at the end, average this many of the best checkpoints
+    log_every: int = 50  # steps
+    precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: int | Literal["auto"] = 1
+    num_nodes: int = 1
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    workers: int = 2  # processes that prepare batches; 0: the training process does
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """What decoding does unless told otherwise."""
+
+    beam: int = 5
+    n_best: int = 1
+    max_length: int = 100
+    length_penalty: float = 0.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """All options of a run."""
+
+    data: DataSettings
+    model: ModelSettings = field(default_factory=RNNSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    search: SearchSettings = field(default_factory=SearchSettings)
+    seed: int = 1
+
+    def flat(self) -> dict[str, object]:
+        """All values by dotted name."""
+        return config_reader.flatten(self)
+
+    def to_yaml(self) -> str:
+        """The whole config as a file that :func:`load` reads."""
+        import yaml
+
+        text: str = yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False, width=100)
+        return text
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a config file; ``overrides`` are arguments such as ``--optimizer.lr 1e-3``."""
+    path = Path(path)
+    tree = config_reader.read_yaml(path)
+    config_reader.merge(tree, config_reader.read_overrides(overrides))
+    return _build(tree, str(path))
+
+
+def from_dict(values: dict[str, Any], where: str = "config") -> Config:
+    """A config from nested dictionaries, checked as a file is."""
+    return _build(_given(values, where), where)
+
+
+def _given(values: dict[str, Any], where: str) -> config_reader.Tree:
+    return {
+        name: _given(v, where) if isinstance(v, dict) else config_reader.Given(v, where)
+        for name, v in values.items()
+    }
+
+
+def _build(tree: config_reader.Tree, where: str) -> Config:
+    config = config_reader.build(
+        Config, tree, where=where, rules=_RULES, known_elsewhere=_ELSEWHERE
+    )
+    _check_together(config, where)
+    return config
+
+
+def _check_together(config: Config, where: str) -> None:
+    """What no option can say by itself."""
+    training, data = config.training, config.data
+    limits = (training.max_epochs, training.max_steps, training.max_minutes)
+    if limits == (None, None, None) and training.validation.patience is None:
+        raise ConfigError(
+            f"{where}: nothing would end the run; set one of training.max_epochs, "
+            "training.max_steps, training.max_minutes, training.validation.patience"
+        )
+    if data.format == "parallel":
+        for name, paths in (("train", data.train), ("validation", data.validation)):
+            if len(paths) != 2:
+                raise ConfigError(
+                    f"{where}: data.{name}: parallel text is two files, "
+                    f"[source, target]; got {len(paths)}: {', '.join(paths)}"
+                )
+    if training.average > max(training.keep, 1):
+        raise ConfigError(
+            f"{where}: training.average: {training.average} checkpoints cannot be averaged where "
+            f"{training.keep} are kept; raise training.keep"
+        )
+    model = config.model
+    if model.share_embeddings and not data.codec.joint:
+        raise ConfigError(
+            f"{where}: model.share_embeddings needs one vocabulary for both sides: "
+            "set data.codec.joint to true"
+        )
+    if model.kind == "transformer" and model.dim % model.heads:
+        raise ConfigError(
+            f"{where}: model.dim: expected a multiple of model.heads = {model.heads}, "
+            f"got {model.dim}"
+        )
+    if model.kind == "rnn" and model.hidden % 2:
+        raise ConfigError(
+            f"{where}: model.hidden: expected an even number, because each direction of the "
+            f"encoder has half, got {model.hidden}"
+        )
+
+
+def _plain(value: object) -> object:
+    """Tuples as lists, which is what YAML has."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value
+
+
+# --- which values make sense ---------------------------------------------------------------------
+
+
+def _at_least(low: float) -> Rule:
+    return lambda value: None if value >= low else f"expected at least {low}"
+
+
+def _above(low: float) -> Rule:
+    return lambda value: None if value > low else f"expected more than {low}"
+
+
+def _fraction(value: float) -> str | None:
+    return None if 0 <= value < 1 else "expected a number from 0 to below 1"
+
+
+def _factor(value: float) -> str | None:
+    return None if 0 < value <= 1 else "expected a number above 0, at most 1"
+
+
+def _betas(value: tuple[float, float]) -> str | None:
+    return None if all(0 <= b < 1 for b in value) else "expected two numbers from 0 to below 1"
+
+
+def _paths(value: tuple[str, ...]) -> str | None:
+    return None if value and all(value) else "expected at least one path"
+
+
+def _devices(value: int | str) -> str | None:
+    return None if value == "auto" or int(value) >= 1 else "expected at least 1, or auto"
+
+
+def _segmentation(value: str) -> str | None:
+    from parsimax._core.validation import nearest
+
+    if value in KINDS:
+        return None
+    return f"expected one of {', '.join(KINDS)}{nearest(value, KINDS)}"
+
+
+def _mapping(value: str) -> str | None:
+    from parsimax import mappings
+
+    try:
+        mappings.parse(value)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _attention(value: str) -> str | None:
+    return None if value.replace(" ", "") == LEARNED else _mapping(value)
+
+
+_RULES: dict[str, Rule] = {
+    "data.train": _paths,
+    "data.validation": _paths,
+    "data.codec.source": _segmentation,
+    "data.codec.target": _segmentation,
+    "data.max_source_length": _at_least(1),
+    "data.max_target_length": _at_least(1),
+    **{
+        f"model.{name}": _at_least(1)
+        for name in (
+            *("embedding", "hidden", "encoder_layers", "decoder_layers"),
+            *("dim", "heads", "feedforward"),
+        )
+    },
+    "model.init": _at_least(0),
+    "model.dropout": _fraction,
+    "model.attention_dropout": _fraction,
+    "model.attention": _attention,
+    "model.encoder_attention": _attention,
+    "model.context_attention": _attention,
+    "model.decoder_attention": _attention,
+    "model.output": _mapping,
+    "optimizer.lr": _above(0),
+    "optimizer.betas": _betas,
+    "optimizer.eps": _above(0),
+    "optimizer.momentum": _fraction,
+    "optimizer.weight_decay": _at_least(0),
+    "optimizer.clip": _above(0),
+    "optimizer.schedule.warmup": _at_least(0),
+    "optimizer.schedule.factor": _factor,
+    "optimizer.schedule.floor": _at_least(0),
+    "training.max_epochs": _at_least(1),
+    "training.max_steps": _at_least(1),
+    "training.max_minutes": _above(0),
+    "training.batch.size": _at_least(1),
+    "training.accumulate": _at_least(1),
+    "training.validation.every": _at_least(1),
+    "training.validation.patience": _at_least(1),
+    "training.validation.batch": _at_least(1),
+    "training.keep": _at_least(1),
+    "training.keep_last": _at_least(0),
+    "training.save_every": _at_least(1),
+    "training.average": _at_least(0),
+    "training.log_every": _at_least(1),
+    "training.devices": _devices,
+    "training.num_nodes": _at_least(1),
+    "training.workers": _at_least(0),
+    "search.beam": _at_least(1),
+    "search.n_best": _at_least(1),
+    "search.max_length": _at_least(1),
+    "search.length_penalty": _at_least(0),
+    "seed": _at_least(0),
+}
+
+# What other toolkits call it.
+_ELSEWHERE = {
+    "learning_rate": "optimizer.lr",
+    "lr": "optimizer.lr",
+    "batch_size": "training.batch.size",
+    "batch_type": "training.batch.unit",
+    "epochs": "training.max_epochs",
+    "steps": "training.max_steps",
+    "train_steps": "training.max_steps",
+    "gradient_clip_val": "optimizer.clip",
+    "max_grad_norm": "optimizer.clip",
+    "accum_count": "training.accumulate",
+    "accumulate_grad_batches": "training.accumulate",
+    "early_stopping": "training.validation.patience",
+    "patience": "training.validation.patience",
+    "valid": "data.validation",
+    "dev": "data.validation",
+    "val": "data.validation",
+    "gpus": "training.devices",
+    "num_workers": "training.workers",
+    "beam_size": "search.beam",
+}

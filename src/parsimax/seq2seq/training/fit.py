@@ -1,0 +1,182 @@
+"""From a config to a trained run."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytorch_lightning as lightning
+
+from parsimax.seq2seq.config import Config
+
+from .averaging import average
+from .display import Display
+from .folder import RunFolder
+from .errors import TrainingError
+from .module import TrainingModule
+from .others import EndOthers
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        folder: Of the run.
+        step: Of the optimiser, in all.
+        stopped: Why it ended.
+        validation: The last validation.
+        best: The step and the value of the metric of the best one; None if there was none.
+        first: Whether this is the first of the processes, the one that speaks.
+    """
+
+    folder: Path
+    step: int
+    stopped: str
+    validation: dict[str, Any]
+    best: tuple[int, float] | None
+    first: bool
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody stopped it before it was done."""
+        return self.stopped == "interrupted"
+
+
+def train(
+    config: Config,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    module: type[TrainingModule] = TrainingModule,
+) -> Outcome:
+    """Train a model into a run folder, or go on where its last checkpoint stands.
+
+    With several devices this starts one process for each, unless a launcher such as ``torchrun``
+    or SLURM did; all of them run the same program up to here.
+
+    Args:
+        config: All options; see :func:`parsimax.seq2seq.config.load`.
+        folder: Where the run is, or will be.
+        resume: Go on from the last checkpoint; otherwise there must be none.
+        quiet: Show nothing.
+        module: What makes a step.
+    """
+    made = module(config, RunFolder(Path(folder)), resume, Display(quiet))
+    others = EndOthers()
+    with _calm(), _stoppable(made):
+        try:
+            make_trainer(config, others).fit(made)
+        except RuntimeError:
+            if others.failed:
+                raise TrainingError(
+                    "another process of this run ended with an error, which it has said above"
+                ) from None
+            raise
+    if made.trainer.is_global_zero and config.training.average > 1 and not made.interrupted:
+        average(made.folder.path, min(config.training.average, len(made.keeper.ranked)))
+    ranked = made.keeper.ranked
+    return Outcome(
+        folder=made.folder.path,
+        step=made.progress.step,
+        stopped=made.stopped,
+        validation=made.validated,
+        best=(ranked[0].step, ranked[0].value) if ranked else None,
+        first=made.trainer.is_global_zero,
+    )
+
+
+def make_trainer(config: Config, *callbacks: lightning.Callback) -> lightning.Trainer:
+    """Lightning's trainer, told to leave to us what has to be exact."""
+    training = config.training
+    strategy: Any = training.strategy
+    precision = training.precision
+    if strategy == "fsdp":
+        # All processes share one copy of the weights and each has its own part of a batch.
+        # Lightning casts to bf16 by autocast; here FSDP itself does.
+        strategy = _sharded()
+        precision = "32-true" if precision == "bf16-mixed" else precision
+    return lightning.Trainer(
+        accelerator=training.accelerator,
+        devices=training.devices,
+        num_nodes=training.num_nodes,
+        strategy=strategy,
+        precision=precision,
+        max_epochs=1,  # the stream of work is one long epoch
+        use_distributed_sampler=False,
+        limit_val_batches=0,
+        num_sanity_val_steps=0,
+        callbacks=list(callbacks),
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def _sharded() -> lightning.strategies.ModelParallelStrategy:
+    class Sharded(lightning.strategies.ModelParallelStrategy):
+        """All processes are data-parallel, none tensor-parallel."""
+
+        def setup_environment(self) -> None:
+            self._data_parallel_size = self.num_nodes * self.num_processes
+            super().setup_environment()
+
+    return Sharded(data_parallel_size=1, tensor_parallel_size=1)
+
+
+@contextmanager
+def _calm() -> Iterator[None]:
+    """Lightning talks about itself: tips, devices that are not used, what it would do better."""
+    loggers = [logging.getLogger(f"{name}.utilities.rank_zero") for name in _PACKAGES]
+    loggers += [logging.getLogger(name) for name in _PACKAGES]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        for package in _PACKAGES:
+            warnings.filterwarnings("ignore", module=rf"{package}(\..*)?")
+        # FSDP warns of what in-place operations on a model's output would do; there are none.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+_PACKAGES = ("pytorch_lightning", "lightning_fabric")
+
+
+@contextmanager
+def _stoppable(module: TrainingModule) -> Iterator[None]:
+    """The first Ctrl-C ends the run after a step and saves it; the second ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        if module.interrupted:
+            raise KeyboardInterrupt
+        module.interrupted = True
+        module.display.line("stopping after this step; once more to stop at once")
+
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
