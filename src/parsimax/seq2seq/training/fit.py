@@ -19,8 +19,8 @@ from parsimax.seq2seq.config import Config
 
 from .averaging import average
 from .display import Display
-from .folder import RunFolder
 from .errors import TrainingError
+from .folder import RunFolder
 from .module import TrainingModule
 from .others import EndOthers
 
