@@ -132,10 +132,12 @@ def measure(case: Case, todo: Plan, note: session.Note = lambda _: None) -> list
     runs: dict[tuple[str, bool], Callable[[], None]] = {}
     for name in contenders.CHOICES:
         note(f"{name}: checking")
-        model = contenders.model(name, case.settings, case.sizes).to(todo.device)
-        refused[name] = refuse(model, batches[0], case.dtype)
+        certain = replace(case.settings, dropout=0.0)
+        checked = contenders.model(name, certain, case.sizes).to(todo.device).train()
+        refused[name] = refuse(checked, batches[0], case.dtype)
         if refused[name] is not None:
             continue
+        model = contenders.model(name, case.settings, case.sizes).to(todo.device).train()
         runs[name, False] = _epoch(model, batches, case.dtype, graphs=False)
         if todo.device == "cuda":
             runs[name, True] = _epoch(copy.deepcopy(model), batches, case.dtype, graphs=True)
@@ -166,13 +168,10 @@ def measure(case: Case, todo: Plan, note: session.Note = lambda _: None) -> list
 
 
 def refuse(model: nn.Module, batch: Batch, dtype: str) -> str | None:
-    """Why the model may not be timed: its loss or gradient is not that of float64."""
-    model.eval()
+    """Why the model, without dropout, may not be timed: loss or gradient is not float64's."""
     exact = copy.deepcopy(model).double()
     loss, norm = _loss_and_norm(model, batch, dtype)
     right, right_norm = _loss_and_norm(exact, batch, "float64")
-    model.zero_grad(set_to_none=True)
-    model.train()
     for what, mine, theirs in (("loss", loss, right), ("gradient norm", norm, right_norm)):
         off = abs(mine - theirs) / abs(theirs)
         if not off <= _TOLERANCE[dtype]:
@@ -181,9 +180,10 @@ def refuse(model: nn.Module, batch: Batch, dtype: str) -> str | None:
 
 
 def _loss_and_norm(model: nn.Module, batch: Batch, dtype: str) -> tuple[float, float]:
-    with _casting(batch.source.device.type, dtype), torch.backends.cudnn.flags(enabled=False):
-        loss: Tensor = model(batch)
-    loss.backward()  # type: ignore[no-untyped-call]
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with _casting(batch.source.device.type, dtype):
+            loss: Tensor = model(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     return float(loss.detach()), float(torch.nn.utils.get_total_norm(grads))
 
