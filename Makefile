@@ -60,7 +60,7 @@ wheel: $(STAMP) ## build the wheel and use it outside this tree
 	$(STEP) 'wheel'
 	@$(BIN)/python .ci/check_wheel.py
 
-demo: $(STAMP) ## draw the family of mappings into one HTML page
+demo: $(STAMP) ## train a sparse model of English verbs and write an HTML report (4 minutes at most)
 	@$(BIN)/parsimax demo --out $(OUT) $(ARGS)
 
 bench: $(STAMP) ## time mappings and losses against their peers, on a GPU if there is one

@@ -21,6 +21,7 @@ from parsimax._core.records import AttentionOutput
 from parsimax.mappings import Mapping, parse, registry
 
 from .choice import DEFAULT_ALPHA, check_one_choice, entmax_of_heads
+from .fused import fused_attention, one_kernel
 from .inputs import check_dropout, check_dtypes, check_flag, check_scale, scores_shape
 from .precision import autocast_inputs, without_autocast
 from .visibility import (
@@ -98,22 +99,28 @@ def attention(
     check_one_choice(alpha, mapping)
     shape = scores_shape(q, k, v, enable_gqa)
     allowed, bias = split_mask(attn_mask, shape)
-    visible = intersect(allowed, causal_band(shape, is_causal, causal_align, window, q.device))
-    if key_lengths is not None:
-        within, factor = within_lengths(check_lengths(key_lengths, shape), shape)
-        visible = intersect(visible, within)
-        q = q * factor.to(q.dtype)
     dropout_p = check_dropout(dropout_p, "dropout_p")
     scale = check_scale(scale, q.shape[-1])
-    weigh = _weigher(alpha, mapping)
+    chosen = mapping if mapping is None or isinstance(mapping, Mapping) else _read_text(mapping)
+    if key_lengths is not None:
+        within, factor = within_lengths(check_lengths(key_lengths, shape), shape)
+        allowed = intersect(allowed, within)
+        q = q * factor.to(q.dtype)
+    plain_band = causal_align == "top-left" and window is None
+    if plain_band and bias is None:
+        lower = autocast_inputs(q, k, v)
+        kernel_alpha = one_kernel(*lower, alpha, chosen, dropout_p)
+        if kernel_alpha is not None:
+            return fused_attention(*lower, allowed, is_causal, kernel_alpha, scale)
+    visible = intersect(allowed, causal_band(shape, is_causal, causal_align, window, q.device))
+    weigh = _weigher(alpha, chosen)
     return attend(q, k, v, weigh, visible, bias, dropout_p, scale, enable_gqa).context
 
 
-def _weigher(alpha: float | Tensor, mapping: Mapping | str | None) -> Weigh:
+def _weigher(alpha: float | Tensor, mapping: Mapping | None) -> Weigh:
     if mapping is None:
         return lambda scores, visible: entmax_of_heads(scores, alpha, visible)
-    chosen = mapping if isinstance(mapping, Mapping) else _read_text(mapping)
-    return lambda scores, visible: chosen(scores, mask=visible)
+    return lambda scores, visible: mapping(scores, mask=visible)
 
 
 def _read_text(text: str) -> Mapping:

@@ -1,4 +1,4 @@
-"""The command line: ``parsimax demo`` and ``parsimax bench``.
+"""The command line: ``parsimax demo``, ``train``, ``decode``, ``complete``, ``evaluate`` and more.
 
 Nothing heavy is imported until a command runs, so ``parsimax --help`` answers at once.
 """

@@ -1,19 +1,22 @@
 """The application: its commands, and how an error reaches the user."""
 
+import os
 import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
 from parsimax import __version__
-from parsimax.cli import bench, demo, train
+from parsimax.cli import bench, complete, decode, demo, evaluate, score, support, train
 
 # Packages that only an extra brings, and the extra that brings them.
 _EXTRAS = {
     "entmax": "bench",
+    "lemminflect": "train",
     "matplotlib": "viz",
     "pytorch_lightning": "train",
     "rich": "cli",
+    "sacrebleu": "train",
     "tensorboard": "train",
     "tokenizers": "train",
     "yaml": "train",
@@ -27,8 +30,13 @@ app = App(
     help="Sparse, structured and adaptive attention and outputs for PyTorch.",
     version=f"parsimax {__version__}",
 )
-app.command(demo.demo)
+app.command(demo.app)
 app.command(train.train)
+app.command(decode.decode)
+app.command(complete.complete)
+app.command(support.support)
+app.command(evaluate.evaluate)
+app.command(score.score)
 app.command(train.average)
 app.command(bench.app)
 
@@ -39,9 +47,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     A mistake of the user's is told in one line. Anything else keeps its traceback, because it is a
     mistake of ours.
     """
+    given = sys.argv[1:] if argv is None else argv
     try:
         result = app(
-            None if argv is None else list(argv),
+            # cyclopts takes the hyphen that stands for standard input for an option
+            ["/dev/stdin" if argument == "-" else argument for argument in given],
             exit_on_error=False,
             print_error=True,
             result_action="return_value",
@@ -53,6 +63,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         if extra is None:
             raise
         return _fail(f"this command needs {error.name}; pip install 'parsimax[{extra}]'")
+    except BrokenPipeError:  # `parsimax decode ... | head`: nobody reads on, which is no mistake
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except ValueError as error:

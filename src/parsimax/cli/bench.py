@@ -101,6 +101,28 @@ def loss(
 
 
 @app.command
+def training(
+    *,
+    device: Annotated[Device, _device] = "auto",
+    only: Annotated[
+        tuple[str, ...], _many, Parameter(help="Parts of the names of the models to train.")
+    ] = (),
+    rounds: Annotated[int | None, _repeats] = None,
+    out: Annotated[Path | None, _out] = None,
+) -> int | None:
+    """Count the target tokens a second of training sequence models, beside torch's own softmax.
+
+    A recurrent model of inflection and a Transformer, each with 1.5-entmax, with learned alphas,
+    and with torch's softmax attention and cross-entropy; on a GPU by CUDA graphs, and eagerly
+    beside.
+    """
+    _check_positive(rounds=rounds)
+    bench = importlib.import_module("parsimax.bench.training")
+    status: int | None = bench.main(bench.plan(device=device, only=only, rounds=rounds), out)
+    return status
+
+
+@app.command
 def plot(
     results: Annotated[Path, Parameter(help="Results of bench rows on a GPU.")],
     /,

@@ -58,11 +58,13 @@ class ScheduleSettings:
     """How the learning rate changes.
 
     All kinds begin with ``warmup`` steps of linear growth. ``halve_on_worse`` multiplies the rate
-    by ``factor`` whenever the validation loss is worse than the one before, down to ``floor``.
+    by ``factor`` whenever the validation loss is worse than the one before, down to ``floor``;
+    ``linear`` lets it fall to ``floor`` in a straight line until step ``steps``.
     """
 
-    kind: Literal["constant", "halve_on_worse", "inverse_sqrt"] = "constant"
+    kind: Literal["constant", "halve_on_worse", "inverse_sqrt", "linear"] = "constant"
     warmup: int = 0  # steps
+    steps: int | None = None  # of ``linear``
     factor: float = 0.5
     floor: float = 0.0
 
@@ -121,6 +123,7 @@ class TrainingSettings:
     devices: int | Literal["auto"] = 1
     num_nodes: int = 1
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    cuda_graphs: bool = True  # on a single GPU: steps are replayed, which small models gain from
     workers: int = 2  # processes that prepare batches; 0: the training process does
 
 
@@ -211,6 +214,12 @@ def _check_together(config: Config, where: str) -> None:
         raise ConfigError(
             f"{where}: model.share_embeddings needs one vocabulary for both sides: "
             "set data.codec.joint to true"
+        )
+    schedule = config.optimizer.schedule
+    if schedule.kind == "linear" and (schedule.steps is None or schedule.steps <= schedule.warmup):
+        raise ConfigError(
+            f"{where}: optimizer.schedule.steps: expected the step at which a linear schedule "
+            f"ends, after {schedule.warmup} of warm-up, got {schedule.steps}"
         )
     if model.kind == "transformer" and model.dim % model.heads:
         raise ConfigError(
@@ -315,6 +324,7 @@ _RULES: dict[str, Rule] = {
     "optimizer.weight_decay": _at_least(0),
     "optimizer.clip": _above(0),
     "optimizer.schedule.warmup": _at_least(0),
+    "optimizer.schedule.steps": _at_least(1),
     "optimizer.schedule.factor": _factor,
     "optimizer.schedule.floor": _at_least(0),
     "training.max_epochs": _at_least(1),

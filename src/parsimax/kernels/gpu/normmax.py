@@ -44,7 +44,11 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _weights(z, high, low, power, near, KIND: tl.constexpr, NEAR: tl.constexpr):
-    """(z - high - low, r, a = r^(gamma - 1)); ``power`` is gamma - 1."""
+    """(z - high - low, r, q = r^gamma, a = r^(gamma - 1)); ``power`` is gamma - 1.
+
+    Where gamma is small, q is nearly 1 in the whole support: the product of r and nearly 1 / r
+    would put the noise of both into the order of the probabilities.
+    """
     v = (z - high) - low
     if NEAR == NEVER:
         r = tl.maximum(v, 0.0)
@@ -53,14 +57,17 @@ def _weights(z, high, low, power, near, KIND: tl.constexpr, NEAR: tl.constexpr):
         r = tl.maximum(tl.where(near, 1.0 + v, v), 0.0)
     if KIND == LINEAR:
         a = tl.where(v > 0.0, 1.0, 0.0)
+        q = r
     elif KIND == SQUARE:
         a = r
+        q = r * r
     else:
         log = log2(tl.maximum(r, 1e-30))
         if NEAR != NEVER:
             log = tl.where(near & (v > -0.3), log2_near_one(v * reciprocal(2.0 + v)), log)
         a = tl.where(r > 0.0, exp2(power * log), 0.0)
-    return v, r, a
+        q = tl.where(power < -0.5, tl.where(r > 0.0, exp2((power + 1.0) * log), 0.0), a * r)
+    return v, r, q, a
 
 
 @triton.jit
@@ -114,8 +121,7 @@ def _scores(z_ptr, starts, columns, k, d, backwards, keep, WIDE: tl.constexpr):
 @triton.jit
 def _terms(z, high, low, power, near, KIND: tl.constexpr, NEAR: tl.constexpr, CLOSE: tl.constexpr):
     """(r, r^gamma, a = r^(gamma - 1), how far the score is from the threshold)."""
-    v, r, a = _weights(z, high, low, power, near, KIND, NEAR)
-    q = r if KIND == LINEAR else a * r
+    v, r, q, a = _weights(z, high, low, power, near, KIND, NEAR)
     return r, q, a, tl.abs(v) if CLOSE else v
 
 
@@ -200,8 +206,13 @@ def _climb(
 @triton.jit
 def _probabilities(z, high, low, last, power, near, KIND: tl.constexpr, NEAR: tl.constexpr):
     """Up to a factor; ``last`` is 0 for LINEAR."""
-    _v, r, a = _weights(z, high, low, power, near, KIND, NEAR)
-    return r if KIND == LINEAR else a * tl.maximum(r - last, 0.0)
+    _v, r, q, a = _weights(z, high, low, power, near, KIND, NEAR)
+    if KIND == LINEAR:
+        return r
+    elif KIND == SQUARE:
+        return a * tl.maximum(r - last, 0.0)
+    else:
+        return tl.where(power < 1.0, q, a * tl.maximum(r - last, 0.0))  # else there is no step
 
 
 @triton.jit
@@ -225,11 +236,11 @@ def _crowded(
     If it is off by t, the largest p is off by gamma p (mean of 1/r under p - 1/its own r) t, others
     by less, and what lies that close may be on the wrong side.
     """
-    _v, u, a = _weights(top, high, low, gamma - 1.0, near, KIND, NEAR)
+    _v, u, q, _a = _weights(top, high, low, gamma - 1.0, near, KIND, NEAR)
     wide = gamma >= 1.0
     eps = _noise(share) + tl.where(gamma >= 2.0, surplus * surplus, tl.abs(surplus))
     off = eps * share * reciprocal(same)
-    largest = tl.where(wide, a * u * reciprocal(same), 1.0)
+    largest = tl.where(wide, q * reciprocal(same), 1.0)
     steep = tl.maximum(slope * reciprocal(same) - reciprocal(u), 0.0)
     known = gamma * off * steep * largest <= tl.where(wide, 1e-6, 1e-5)
     return ~near & (~known | ((gamma < 2.0) & (close < _NEXT)))
@@ -278,8 +289,8 @@ def _kernel(
             high, low, good, gamma, share, near, same, slope, close, surplus, last,
             KIND, NEAR, CLOSE, WIDE, False,
         )  # fmt: skip
-        v, r, a = _weights(tl.max(seconds, 1), high, low, gamma - 1.0, near, KIND, NEAR)
-        negligible = tl.where(gamma < 2.0, v <= -_NEXT, a * r * d <= 1e-8 * same)
+        v, _r, q, _a = _weights(tl.max(seconds, 1), high, low, gamma - 1.0, near, KIND, NEAR)
+        negligible = tl.where(gamma < 2.0, v <= -_NEXT, q * d <= 1e-8 * same)
         hidden = good & ~negligible
     high, low, same, slope, close, surplus, last, sweeps = _climb(
         z, z_ptr, starts, columns, d, keep[None, :, None],

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from parsimax._core.dtypes import working
 from parsimax.losses import entmax_loss, fenchel_young_loss, linear_entmax_loss
 from parsimax.mappings import Entmax, Mapping, Softmax, Sparsemax, parse
 from parsimax.seq2seq.data.symbols import FIRST_SAID, PAD
@@ -76,7 +77,7 @@ class OutputLayer(nn.Module):
         alpha = self.alpha
         if alpha == 1.0:
             return F.cross_entropy(
-                self.scores(rows).float(), index, ignore_index=ignored, reduction="sum"
+                working(self.scores(rows)), index, ignore_index=ignored, reduction="sum"
             )
         if alpha is None:
             return fenchel_young_loss(
@@ -89,8 +90,8 @@ class OutputLayer(nn.Module):
         return entmax_loss(self.scores(rows), index, alpha, ignore_index=ignored, reduction="sum")
 
     def probabilities(self, hidden: Tensor) -> Tensor:
-        """(..., vocabulary_size) in float32, zero for what cannot be said."""
-        return F.pad(self.mapping(self.scores(hidden).float()), (FIRST_SAID, 0))
+        """(..., vocabulary_size) in at least float32, zero for what cannot be said."""
+        return F.pad(self.mapping(working(self.scores(hidden))), (FIRST_SAID, 0))
 
     def extra_repr(self) -> str:
         """Shown in ``print(module)``."""

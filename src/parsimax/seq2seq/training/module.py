@@ -30,6 +30,7 @@ from . import checkpoint, gathering, memory
 from .display import Display
 from .errors import TrainingError
 from .folder import RunFolder, begin, prepare
+from .graphs import GraphedLoss
 from .keeping import Keeper
 from .optimizing import apply_settings, make_optimizer, rescale
 from .record import Recorder
@@ -68,9 +69,6 @@ class _Logs:
 class TrainingModule(lightning.LightningModule):
     """A model, its optimiser and everything that a checkpoint of the two holds."""
 
-    # Whether gradients are freed after a step; False keeps their memory where it is.
-    free_gradients = True
-
     def __init__(self, config: Config, folder: RunFolder, resume: bool, display: Display) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -90,6 +88,7 @@ class TrainingModule(lightning.LightningModule):
         self._logs = _Logs.empty()
         self._recorder: Recorder | None = None
         self._random: dict[str, Any] | None = None
+        self._graphed: GraphedLoss | None = None
         self._began = time.monotonic()
 
     # --- before the first step -------------------------------------------------------------------
@@ -201,7 +200,17 @@ class TrainingModule(lightning.LightningModule):
         if signal.getsignal(signal.SIGINT) == self.on_signal:
             # Lightning has put its own handler there, which talks to other processes at once.
             signal.signal(signal.SIGTERM, self.on_signal)
+        self._graphed = self._graphs()
         self._logs = _Logs.empty()
+
+    def _graphs(self) -> GraphedLoss | None:
+        """CUDA graphs on one GPU; processes that exchange gradients run steps as they are."""
+        alone = self.trainer.world_size == 1 and not self.sharded
+        if self.device.type != "cuda" or not alone or not self.config.training.cuda_graphs:
+            return None
+        assert self.model is not None
+        half = self.config.training.precision == "bf16-mixed"
+        return GraphedLoss(self.model, context=_half_precision if half else None)
 
     # --- one step --------------------------------------------------------------------------------
 
@@ -234,13 +243,15 @@ class TrainingModule(lightning.LightningModule):
             batch = work.batches[min(len(losses), len(work.batches) - 1)]
             message = memory.explain(batch, self.progress.step, self.config)
             raise TrainingError(message) from None
-        optimizer.zero_grad(set_to_none=self.free_gradients)
+        optimizer.zero_grad(set_to_none=self._graphed is None)
         self._logs.losses.append(losses[0] if len(losses) == 1 else torch.stack(losses).sum())
         self._logs.norms.append(norm)
         self._logs.work.append(work)
 
     def accumulate(self, batch: Batch) -> Tensor:
         """Add the gradient of a batch's summed loss; the loss, in a tensor that stays as it is."""
+        if self._graphed is not None:
+            return self._graphed(batch)
         assert self.model is not None
         loss: Tensor = self.model(batch)
         self.manual_backward(loss)
@@ -517,3 +528,8 @@ class TrainingModule(lightning.LightningModule):
     def _optimizer(self) -> torch.optim.Optimizer:
         optimizer: torch.optim.Optimizer = self.trainer.optimizers[0]
         return optimizer
+
+
+def _half_precision() -> torch.autocast:
+    """As Lightning casts, but a graph must not keep a cast weight: the weight changes."""
+    return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)

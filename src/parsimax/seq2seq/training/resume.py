@@ -23,6 +23,7 @@ CHANGEABLE = (
     "optimizer.schedule.warmup",
     "optimizer.schedule.factor",
     "optimizer.schedule.floor",
+    "optimizer.schedule.steps",
     "training.max_epochs",
     "training.max_steps",
     "training.max_minutes",
@@ -42,6 +43,7 @@ CHANGEABLE = (
     "training.devices",
     "training.num_nodes",
     "training.strategy",
+    "training.cuda_graphs",
     "training.workers",
     "search.",
 )

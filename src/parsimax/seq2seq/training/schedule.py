@@ -33,6 +33,10 @@ class Schedule:
         rate = self.settings.lr * self.scale
         if count < schedule.warmup:
             return rate * count / schedule.warmup
+        if schedule.kind == "linear":
+            assert schedule.steps is not None
+            left = (schedule.steps - count) / max(schedule.steps - schedule.warmup, 1)
+            return max(rate * min(left, 1.0), schedule.floor, 0.0)
         if schedule.kind == "inverse_sqrt":
             return max(rate * sqrt(max(schedule.warmup, 1) / count), schedule.floor)
         return rate

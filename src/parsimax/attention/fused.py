@@ -1,0 +1,152 @@
+"""Attention by one kernel where there is one: few keys, on a GPU, entmax of any alpha.
+
+Everything else takes the plain path of :mod:`.functional`, and so does whatever differentiates the
+gradient once more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parsimax._core.backend import choose
+from parsimax._core.validation import transform_or_forward_mode, without_values
+from parsimax.mappings import Entmax, Mapping, Softmax, Sparsemax
+from parsimax.mappings.rowmap import fit, kernels_allowed
+
+
+def one_kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: float | Tensor,
+    mapping: Mapping | None,
+    dropout_p: float,
+) -> float | Tensor | None:
+    """The alpha to call :func:`fused_attention` with, or None if the plain path must do it."""
+    if torch.compiler.is_compiling() or dropout_p > 0 or q.device.type != "cuda" or q.ndim != 4:
+        return None
+    if not q.dtype == k.dtype == v.dtype or choose("auto", q) != "triton":
+        return None
+    if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
+        return None
+    wanted = _alpha_of(alpha, mapping, q.shape[1])
+    if wanted is None or transform_or_forward_mode() or without_values(q):
+        return None
+    from parsimax.kernels.gpu import short_attention
+
+    return wanted if short_attention.fits(q, k, v) else None
+
+
+def _alpha_of(alpha: float | Tensor, mapping: Mapping | None, heads: int) -> float | Tensor | None:
+    if mapping is not None:
+        if isinstance(mapping, Softmax):
+            return 1.0
+        if isinstance(mapping, Sparsemax):
+            return 2.0
+        if not isinstance(mapping, Entmax) or isinstance(mapping.alpha, Tensor):
+            return None
+        alpha = mapping.alpha
+    if isinstance(alpha, Tensor):
+        one_a_head = alpha.ndim == 1 and alpha.shape[0] == heads and alpha.is_floating_point()
+        return alpha if one_a_head and alpha.device.type == "cuda" else None
+    return float(alpha) if 1.0 <= alpha <= 2.0 else None
+
+
+def fused_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None,
+    causal: bool,
+    alpha: float | Tensor,
+    scale: float,
+) -> Tensor:
+    """Context (B, Hq, Lq, Ev); ``visible`` broadcasts to the scores, alpha is a number or (Hq,)."""
+    seen = None if visible is None else visible.expand(*q.shape[:3], k.shape[2])
+    tensor = alpha if isinstance(alpha, Tensor) else None
+    value = 0.0 if isinstance(alpha, Tensor) else alpha
+    out: Tensor = _Fused.apply(q, k, v, seen, causal, tensor, value, scale)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seen: Tensor | None,
+        causal: bool,
+        tensor: Tensor | None,
+        value: float,
+        scale: float,
+    ) -> Tensor:
+        from parsimax.kernels.gpu import on_device_of, short_attention
+
+        # a row of a head must lie in one piece
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+        alpha = value if tensor is None else _numbers(tensor)
+        with on_device_of(q):
+            out, saved = short_attention.forward(q, k, v, seen, causal, alpha, scale)
+        ctx.save_for_backward(q, k, v, seen, tensor, *saved)
+        ctx.causal, ctx.value, ctx.scale = causal, value, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        from parsimax.kernels.gpu import on_device_of, short_attention
+
+        (g,) = grads
+        q, k, v, seen, tensor, top, x = ctx.saved_tensors
+        want = tensor is not None and ctx.needs_input_grad[5]
+        if not kernels_allowed(g):
+            gq, gk, gv, ga = _plain_gradients(ctx, g)
+            return gq, gk, gv, None, None, ga, None, None
+        alpha = ctx.value if tensor is None else _numbers(tensor)
+        saved = short_attention.Saved(top, x)
+        with on_device_of(q):
+            gq, gk, gv, change = short_attention.backward(
+                q, k, v, seen, ctx.causal, alpha, ctx.scale, saved, g, want
+            )
+        gk, gv = _of_groups(gk, k), _of_groups(gv, v)
+        ga = None if change is None else fit(change.sum(0), tensor)
+        return gq, gk, gv, None, None, ga, None, None
+
+
+def _numbers(alpha: Tensor) -> Tensor:
+    kept = alpha.detach()
+    return (kept if kept.dtype in (torch.float32, torch.float64) else kept.float()).contiguous()
+
+
+def _of_groups(gradient: Tensor, like: Tensor) -> Tensor:
+    """Query heads that share keys add up."""
+    if gradient.shape == like.shape:
+        return gradient
+    items, heads, *rest = like.shape
+    return gradient.reshape(items, heads, -1, *rest).sum(2)
+
+
+def _plain_gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    """In operations that can be differentiated again."""
+    from .choice import entmax_of_heads
+    from .functional import attend
+
+    q, k, v, seen, tensor, *_ = ctx.saved_tensors
+    alpha = ctx.value if tensor is None else tensor
+    if ctx.causal:
+        band = q.new_ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
+        seen = band if seen is None else seen & band
+    with torch.enable_grad():
+        grouped = q.shape[1] != k.shape[1]
+        context = attend(
+            q, k, v, lambda s, m: entmax_of_heads(s, alpha, m), seen, None, 0.0, ctx.scale, grouped
+        ).context
+        inputs = [q, k, v, *([] if tensor is None else [tensor])]
+        wanted = [x for x in inputs if x.requires_grad]
+        found = iter(torch.autograd.grad(context, wanted, g, create_graph=True))
+    gradients = [next(found) if x.requires_grad else None for x in inputs]
+    return (*gradients, *([None] if tensor is None else []))

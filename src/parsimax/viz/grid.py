@@ -1,0 +1,72 @@
+"""Attention as a grid: which source positions each output symbol looked at.
+
+As in Figure 5 of Peters et al. (2019), weights above zero are outlined, so a small weight and an
+exact zero look different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parsimax.viz.canvas import Canvas, cells, percent, shown
+
+_CELL = 26.0
+_LETTERS_UPRIGHT = 2  # longer labels over columns are turned
+
+
+def attention_figure(
+    weights: Sequence[Sequence[float]],
+    source: Sequence[str],
+    target: Sequence[str],
+    *,
+    name: str,
+    title: str = "",
+) -> str:
+    """Draw weights, one row a target symbol, one column a source symbol.
+
+    Args:
+        weights: (target, source), rows that sum to one.
+        source: symbols over the columns.
+        target: symbols beside the rows: row t is the query that predicts symbol t.
+        name: class of the picture.
+        title: what the label for readers who do not see begins with.
+    """
+    rows = [[float(w) for w in row] for row in weights]
+    if len(rows) != len(target) or any(len(row) != len(source) for row in rows):
+        shape = f"{len(rows)} rows of {sorted({len(row) for row in rows})}"
+        raise ValueError(
+            f"weights: expected {len(target)} rows (target) of {len(source)} (source), got {shape}"
+        )
+    heads = [shown(symbol) for symbol in source]
+    sides = [shown(symbol) for symbol in target]
+    canvas = Canvas()
+    turned = [cells(text) > _LETTERS_UPRIGHT for text in heads]
+    top = 10 + (max((cells(h) for h, t in zip(heads, turned, strict=True) if t), default=1) * 8.2)
+    top = max(top, 24.0)
+    left = 14 + max((cells(side) for side in sides), default=1) * 9.0
+    for column, (head, turn) in enumerate(zip(heads, turned, strict=True)):
+        x = left + (column + 0.5) * _CELL
+        if turn:
+            canvas.text(x, top - 8, head, mono=True, turn=-90, size=13)
+        else:
+            canvas.text(x, top - 12, head, mono=True, anchor="middle", size=15)
+    nonzero = 0
+    for row, (side, values) in enumerate(zip(sides, rows, strict=True)):
+        y = top + row * _CELL
+        canvas.text(left - 9, y + _CELL / 2, side, mono=True, anchor="end", size=15)
+        for column, weight in enumerate(values):
+            x = left + column * _CELL
+            hint = f"{side} ← {heads[column]}: {percent(weight)}" if weight > 0 else ""
+            if weight > 0:
+                nonzero += 1
+                canvas.box(
+                    x + 1.5, y + 1.5, _CELL - 3, _CELL - 3, fill="accent",
+                    opacity=min(1.0, 0.06 + 0.94 * weight), stroke="accent", stroke_width=1.6,
+                    radius=3, css="nonzero", hint=hint,
+                )  # fmt: skip
+            else:
+                canvas.box(
+                    x + 11, y + 11, 4, 4, fill="grid", radius=2, css="zero"
+                )  # a dot keeps the grid readable and cannot be taken for a weight
+    label = f"{title or 'Attention'}: {nonzero} of {len(rows) * len(source)} weights are above zero"
+    return canvas.to_svg(name=name, label=label)

@@ -1,0 +1,172 @@
+"""Attention over few keys in one kernel, against the plain path in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.contracts.gpu.device import DEVICE
+
+import parsimax as px
+from parsimax.attention.fused import fused_attention, one_kernel
+
+# what IEEE does silently on a GPU, numpy announces
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+# Inputs have half precision and are exact in float64; what is left is the rounding of the result,
+# half a unit of 2^-8, and sums of a few such weights.
+BFLOAT16 = 2**-7
+ALPHAS = (1.0, 1.02, 1.3, 1.5, 1.8, 2.0)
+PER_HEAD = torch.tensor([1.0, 1.01, 1.4, 2.0, 2.7, 1.5])
+
+
+def inputs(
+    items=2, heads=6, queries=19, keys=13, size=8, values=12, groups=1, dtype=torch.bfloat16
+):
+    generator = torch.Generator().manual_seed(queries * keys + size)
+
+    def draw(length, many, width):
+        x = torch.randn(items, length, many, width, generator=generator)
+        return x.to(DEVICE, dtype).transpose(1, 2)  # as a model's projections lie
+
+    return (
+        draw(queries, heads, size) * 2,
+        draw(keys, heads // groups, size),
+        draw(keys, heads // groups, values),
+    )
+
+
+def both(q, k, v, alpha, *, visible=None, causal=False, scale=0.4):
+    """(result and gradients of the kernel, the same by the plain path in float64)."""
+
+    def run(function, dtype):
+        leaves = [x.detach().to(dtype).requires_grad_() for x in (q, k, v)]
+        if isinstance(alpha, torch.Tensor):
+            leaves.append(alpha.detach().to(DEVICE).clone().requires_grad_())
+        out = function(*leaves)
+        generator = torch.Generator().manual_seed(1)
+        weights = torch.randn(out.shape, generator=generator).to(DEVICE, q.dtype).to(dtype)
+        return [x.double() for x in (out.detach(), *torch.autograd.grad(out, leaves, weights))]
+
+    grouped = q.shape[1] != k.shape[1]
+    fused = run(
+        lambda q, k, v, a=alpha: fused_attention(q, k, v, visible, causal, a, scale), q.dtype
+    )
+    plain = run(
+        lambda q, k, v, a=alpha: px.attention(
+            q, k, v, visible, 0.0, causal, scale, grouped, alpha=a
+        ),
+        torch.float64,
+    )
+    return fused, plain
+
+
+def assert_close(fused, plain, tolerance=BFLOAT16):
+    for mine, theirs in zip(fused, plain, strict=True):
+        error = (mine - theirs).abs().max()
+        assert error <= tolerance * theirs.abs().max().clamp_min(1e-3), error
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_values_and_gradients(alpha):
+    visible = torch.rand(2, 1, 1, 13, generator=torch.Generator().manual_seed(0)) > 0.3
+    assert_close(*both(*inputs(), alpha, visible=visible.to(DEVICE)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_alpha_for_each_head_with_its_gradient(causal):
+    fused, plain = both(*inputs(), PER_HEAD, causal=causal)
+    assert_close(fused, plain)
+    # one number a head, rounded nowhere: far more exact than the rest
+    assert (fused[-1] - plain[-1]).abs().max() < 1e-3 * plain[-1].abs().max()
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"queries": 1, "keys": 1},
+        {"queries": 1, "keys": 128, "heads": 2},
+        {"queries": 70, "keys": 5, "heads": 1, "items": 1},
+        {"queries": 3, "keys": 17, "size": 33, "values": 16, "heads": 2},
+        {"groups": 3},
+        {"dtype": torch.float16},
+    ],
+    ids=str,
+)
+def test_sizes(sizes):
+    assert_close(*both(*inputs(**sizes), 1.5))
+
+
+def test_half_precision_is_computed_in_float32_inside():
+    # weights 1/3 are no bfloat16 numbers; a sum of 128 of them would be off by more than rounding
+    q = torch.zeros(1, 1, 1, 16, dtype=torch.bfloat16, device=DEVICE)
+    k = torch.zeros(1, 1, 3, 16, dtype=torch.bfloat16, device=DEVICE)
+    v = torch.full((1, 1, 3, 16), 1.0, dtype=torch.bfloat16, device=DEVICE)
+    assert (fused_attention(q, k, v, None, False, 1.5, 1.0) == 1.0).all()
+
+
+def test_a_query_that_sees_nothing_gets_zeros_and_gives_none():
+    q, k, v = inputs(items=2, heads=2)
+    visible = torch.ones(2, 1, 19, 13, dtype=torch.bool, device=DEVICE)
+    visible[1, :, 4] = False
+    fused, plain = both(q, k, v, 1.5, visible=visible)
+    assert (fused[0][1, :, 4] == 0).all()
+    assert (fused[1][1, :, 4] == 0).all()
+    assert_close(fused, plain)
+
+
+def test_a_bad_number_stays_in_its_row_and_a_bad_alpha_in_its_head():
+    q, k, v = inputs(items=1, heads=2, queries=5)
+    q[0, 1, 3] = torch.nan
+    out = fused_attention(q, k, v, None, False, 1.5, 1.0)
+    assert out[0, 1, 3].isnan().all()
+    assert out.isnan().sum() == out.shape[-1]
+    alpha = torch.tensor([1.5, 0.5], device=DEVICE)
+    out = fused_attention(q[:, :, :3], k, v, None, False, alpha, 1.0)
+    assert out[0, 1].isnan().all()
+    assert not out[0, 0].isnan().any()
+
+
+def test_the_same_every_time():
+    q, k, v = (x.detach().requires_grad_() for x in inputs())
+    first, second = (
+        torch.autograd.grad(fused_attention(q, k, v, None, False, 1.5, 0.3).sum(), (q, k, v))
+        for _ in range(2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_gradient_of_the_gradient():
+    few = inputs(items=1, heads=2, queries=3, keys=4)
+    q, k, v = ((0.3 * x).detach().requires_grad_() for x in few)  # flat: nothing is all or nothing
+    alpha = torch.tensor([1.4, 1.7], device=DEVICE, requires_grad=True)
+
+    def penalty(attend):
+        leaves = (q, k, v, alpha)
+        first = torch.autograd.grad(attend().square().sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(g.float().square().sum() for g in first), leaves)
+
+    mine = penalty(lambda: fused_attention(q, k, v, None, True, alpha, 0.5))
+    theirs = penalty(
+        lambda: px.attention(
+            q.float(), k.float(), v.float(), is_causal=True, scale=0.5, alpha=alpha
+        )
+    )
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a.float() - b.float()).abs().max() < 0.05 * b.float().abs().max()
+
+
+def test_who_takes_the_kernel():
+    q, k, v = inputs()
+    on_gpu = DEVICE.type == "cuda"
+    assert one_kernel(q, k, v, 1.5, None, 0.0) == (1.5 if on_gpu else None)
+    if on_gpu:
+        mapping = px.mappings.parse
+        assert one_kernel(q, k, v, 1.5, mapping("sparsemax"), 0.0) == 2.0
+        assert one_kernel(q, k, v, PER_HEAD.cuda(), None, 0.0) is not None
+        for refused in (
+            (q, k, v, 1.5, None, 0.1),
+            (q, k, v, 2.5, None, 0.0),
+            (q, k, v, 1.5, mapping("normmax"), 0.0),
+            (q.float(), k.float(), v.float(), 1.5, None, 0.0),
+        ):
+            assert one_kernel(*refused) is None
