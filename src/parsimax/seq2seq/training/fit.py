@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as lightning
-from lightning_fabric.plugins.environments import SLURMEnvironment
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 
 from parsimax.seq2seq.config import Config
 
