@@ -1,5 +1,6 @@
 """``parsimax train`` and ``parsimax average``."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -48,9 +49,11 @@ def train(
     from parsimax.seq2seq.training import train as fit
 
     outcome = fit(options, folder, resume=resume, quiet=quiet)
-    again = f"parsimax train {config} --out {folder} --resume"
     if outcome.interrupted:
-        print(f"Stopped at step {outcome.step:,}, which is saved. Go on with\n  {again}")
+        again = ["parsimax", "train", str(config), *overrides, "--out", str(folder), "--resume"]
+        if outcome.first:
+            print(f"Stopped at step {outcome.step:,}, which is saved. Go on with")
+            print(f"  {shlex.join(again)}")
         return _INTERRUPTED
     if not quiet and outcome.first:
         print(f"Ended at step {outcome.step:,}: {outcome.stopped}.")

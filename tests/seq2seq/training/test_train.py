@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -206,13 +208,17 @@ def test_patience(tmp_path: Path) -> None:
     assert accuracies.index(max(accuracies)) == len(accuracies) - 3
 
 
-def test_an_interrupted_run_is_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_saved(tmp_path: Path, number: signal.Signals) -> None:
     class Interrupted(TrainingModule):
         def training_step(self, work: Any, batch_idx: int) -> None:
+            if self.progress.step == 4:
+                os.kill(os.getpid(), number)
             super().training_step(work, batch_idx)
-            self.interrupted = self.progress.step == 4
 
+    before = signal.getsignal(number)
     outcome = fit(tmp_path, module=Interrupted)
+    assert signal.getsignal(number) is before
     assert outcome.interrupted
     assert (outcome.step, runs.load(tmp_path / "run", "last").step) == (5, 5)
     fit(tmp_path, run="run", resume=True)

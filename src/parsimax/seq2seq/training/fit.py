@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytorch_lightning as lightning
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 
 from parsimax.seq2seq.config import Config
 
@@ -21,7 +21,7 @@ from .averaging import average
 from .display import Display
 from .errors import TrainingError
 from .folder import RunFolder
-from .module import TrainingModule
+from .module import STOPPING, TrainingModule
 from .others import EndOthers
 
 
@@ -105,7 +105,10 @@ def make_trainer(config: Config, *callbacks: lightning.Callback) -> lightning.Tr
         # Lightning casts to bf16 by autocast; here FSDP itself does.
         strategy = _sharded()
         precision = "32-true" if precision == "bf16-mixed" else precision
+    # A job that is requeued by SLURM goes on from our checkpoints, not from Lightning's.
+    plugins: list[Any] = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
     return lightning.Trainer(
+        plugins=plugins,
         accelerator=training.accelerator,
         devices=training.devices,
         num_nodes=training.num_nodes,
@@ -159,19 +162,13 @@ _PACKAGES = ("pytorch_lightning", "lightning_fabric")
 
 @contextmanager
 def _stoppable(module: TrainingModule) -> Iterator[None]:
-    """The first Ctrl-C ends the run after a step and saves it; the second ends it at once."""
+    """The first Ctrl-C or SIGTERM ends the run after a step and saves it; the second at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
-
-    def on_interrupt(number: int, frame: FrameType | None) -> None:
-        if module.interrupted:
-            raise KeyboardInterrupt
-        module.interrupted = True
-        module.display.line("stopping after this step; once more to stop at once")
-
-    signal.signal(signal.SIGINT, on_interrupt)
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    for number in STOPPING:
+        signal.signal(number, module.on_signal)
     try:
         yield
     except SystemExit as error:
@@ -179,4 +176,5 @@ def _stoppable(module: TrainingModule) -> Iterator[None]:
             raise KeyboardInterrupt from None
         raise
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

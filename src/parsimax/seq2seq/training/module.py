@@ -8,9 +8,11 @@ counters run ahead of the data that was used.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from types import FrameType
 from typing import Any
 
 import pytorch_lightning as lightning
@@ -35,6 +37,9 @@ from .record import Recorder
 from .schedule import Schedule
 from .stream import Stream, Work
 from .validation import measure, summarise
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTED = "interrupted"
 
 
 @dataclass
@@ -192,6 +197,9 @@ class TrainingModule(lightning.LightningModule):
             limits.append(per_epoch * training.max_epochs)
         total = min((limit for limit in limits if limit is not None), default=None)
         self.display.start(total, self.progress.step)
+        if signal.getsignal(signal.SIGINT) == self.on_signal:
+            # Lightning has put its own handler there, which talks to other processes at once.
+            signal.signal(signal.SIGTERM, self.on_signal)
         self._graphed = self._graphs()
         self._logs = _Logs.empty()
 
@@ -322,8 +330,15 @@ class TrainingModule(lightning.LightningModule):
             return f"training.max_minutes = {minutes:g} reached"
         return ""
 
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """End the run after this step, saved; at once if asked a second time."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.display.line("stopping after this step; once more to stop at once")
+
     def _interruption(self) -> str:
-        return _INTERRUPTED if self.interrupted or self.trainer.received_sigterm else ""
+        return _INTERRUPTED if self.interrupted else ""
 
     def _agree(self, reason: str) -> str:
         """The first reason that a process has, the same in all of them."""
@@ -513,9 +528,6 @@ class TrainingModule(lightning.LightningModule):
     def _optimizer(self) -> torch.optim.Optimizer:
         optimizer: torch.optim.Optimizer = self.trainer.optimizers[0]
         return optimizer
-
-
-_INTERRUPTED = "interrupted"
 
 
 def _half_precision() -> torch.autocast:
