@@ -1,0 +1,1 @@
+"""Is it an explanation? Attention beside importance, under tests that could show it is not."""

@@ -1,0 +1,1 @@
+"""What the heads of a Transformer do: density, diversity, roles."""

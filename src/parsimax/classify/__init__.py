@@ -1,0 +1,1 @@
+"""Text classifiers with attention: the models that audits look into."""
