@@ -142,7 +142,8 @@ class Transformer(Seq2Seq[TransformerState]):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=self.settings.dim**-0.5)
                 module.weight[PAD] = 0.0
