@@ -22,8 +22,8 @@ _INTERROGATIVES = {
     "en": "who whom whose what which when where why how",
     "de": "wer wen wem wessen was welche welcher welches welchen welchem wann wo wohin woher warum "
     "weshalb wieso wie wieviel wofür womit wozu worüber worauf",
-    "fr": "qui que quoi quel quelle quels quelles quand où pourquoi comment combien lequel laquelle "
-    "lesquels lesquelles",
+    "fr": "qui que quoi quel quelle quels quelles quand où pourquoi comment combien lequel "
+    "laquelle lesquels lesquelles",
     "es": "quién quiénes qué cuál cuáles cuándo dónde adónde cómo cuánto cuánta cuántos cuántas",
     "ro": "cine ce care când unde cum cât câtă câți câte cui",
     "ja": "何 誰 いつ どこ なぜ どう どの どれ どんな いくつ いくら",
