@@ -88,6 +88,8 @@ def from_model(
     """
     if targets is not None and len(targets) != len(texts):
         raise ValueError(f"targets: expected {len(texts)}, one a text, got {len(targets)}")
+    if targets is None and getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise ValueError("targets: expected a text for the decoder of each source, got None")
     device = getattr(model, "device", "cpu")
     training = model.training
     model.eval()
@@ -99,23 +101,22 @@ def from_model(
             names: dict[str, Any] = {}
             if targets is not None:
                 target = _encode(tokenizer, list(targets[start : start + batch_size]), device)
-                more = {
-                    "decoder_input_ids": target["input_ids"],
-                    "decoder_attention_mask": target["attention_mask"],
-                }
-                names = {
-                    "target_tokens": _names(tokenizer, target["input_ids"]),
-                    "target_mask": target["attention_mask"],
-                }
+                ids, mask = _decoder_input(model, target["input_ids"], target["attention_mask"])
+                more = {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+                names = {"target_tokens": _names(tokenizer, ids), "target_mask": mask}
             with torch.no_grad():
                 outputs = model(**source, **more, output_attentions=True)
-            yield from from_outputs(
+            found = from_outputs(
                 outputs,
                 _names(tokenizer, source["input_ids"]),
                 source["attention_mask"],
                 causal=causal,
                 **names,
             )
+            if causal is None and any(len(each.tokens) > 1 for each in found):
+                # one batch decides for all, or the texts would be of two modules
+                causal = found[0].module == "decoder"
+            yield from found
     finally:
         model.train(training)
 
@@ -153,12 +154,18 @@ def _own(
 ) -> Iterator[AttentionRecord]:
     cut = _cut(weights, side, side)
     if causal is None:
-        causal = not any(bool(each.triu(1).any()) for each in cut)
+        causal = _sees_ahead(cut) is False
         module = "decoder" if causal else module
     for each, tokens in zip(cut, side.tokens, strict=True):
         size = len(tokens)
         allowed = torch.ones(size, size, dtype=torch.bool).tril() if causal else None
         yield AttentionRecord(tokens, each, module, allowed=allowed)
+
+
+def _sees_ahead(weights: Sequence[Tensor]) -> bool | None:
+    """Whether any head gives weight to a token ahead; None if no token has one ahead."""
+    longer = [each for each in weights if each.shape[-1] > 1]
+    return any(bool(each.triu(1).any()) for each in longer) if longer else None
 
 
 def _across(weights: Tensor, source: _Side, target: _Side) -> Iterator[AttentionRecord]:
@@ -205,6 +212,14 @@ def _stack(weights: Sequence[Tensor], name: str) -> Tensor:
 def _encode(tokenizer: Any, texts: list[str], device: Any) -> dict[str, Tensor]:
     encoded = tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
     return {name: value.to(device) for name, value in encoded.items()}
+
+
+def _decoder_input(model: Any, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Targets as the decoder reads them: behind its start symbol, where the model says which."""
+    shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if shift is None:
+        return ids, mask
+    return shift(labels=ids), torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], 1)
 
 
 def _names(tokenizer: Any, ids: Tensor) -> list[list[str]]:
