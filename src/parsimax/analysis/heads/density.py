@@ -11,7 +11,7 @@ from torch import Tensor
 from parsimax._core.records import AttentionRecord
 
 from .checking import Sentence
-from .intervals import bootstrap
+from .intervals import interval, resampled
 from .measuring import by_module
 
 
@@ -31,6 +31,7 @@ class Density:
         visible: how many weights there were that could have been above zero.
         per_sentence: (sentences, layer, head), the mean density of each sentence; NaN for a
             sentence of which no query counts.
+        per_sentence_queries: the same shape, how many of its queries counted.
         queries: (layer, head), how many counted.
         excluded: (layer, head), how many did not.
     """
@@ -41,6 +42,7 @@ class Density:
     nonzeros: Tensor
     visible: int
     per_sentence: Tensor = field(repr=False)
+    per_sentence_queries: Tensor = field(repr=False)
     queries: Tensor = field(repr=False)
     excluded: Tensor = field(repr=False)
 
@@ -54,11 +56,9 @@ class Density:
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Interval of the module's mean density, over sentences."""
-        each = self.per_sentence.flatten(1).nanmean(1)
-        each = each[~each.isnan()]
-        if not len(each):
-            return float("nan"), float("nan")
-        low, high = bootstrap(each, torch.ones(len(each)), confidence=confidence)
+        sums = (self.per_sentence * self.per_sentence_queries).nan_to_num(0.0)
+        heads = resampled(sums, self.per_sentence_queries).flatten(1)
+        low, high = interval(heads.nanmean(1), confidence)
         return float(low), float(high)
 
     def histogram(self, bins: int = 20) -> Tensor:
@@ -102,6 +102,7 @@ class DensityMeasure:
             nonzeros=torch.stack(self._nonzeros).sum(0),
             visible=self._visible,
             per_sentence=shares / counts,
+            per_sentence_queries=counts,
             queries=queries,
             excluded=self._rows - queries,
         )

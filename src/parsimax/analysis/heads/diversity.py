@@ -12,7 +12,7 @@ from torch import Tensor
 from parsimax._core.records import AttentionRecord
 
 from .checking import Sentence
-from .intervals import bootstrap
+from .intervals import interval, resampled
 from .measuring import by_module
 
 
@@ -87,17 +87,12 @@ class DiversityMeasure:
         """The diversity so far."""
         sums, counts = torch.stack(self._sums), torch.stack(self._queries)
         queries = counts.sum(0)
-        ends = [
-            bootstrap(sums[:, layer], counts[:, layer])
-            if queries[layer] and not sums[:, layer].isnan().any()
-            else (torch.tensor(math.nan), torch.tensor(math.nan))
-            for layer in range(sums.shape[1])
-        ]
+        low, high = interval(resampled(sums, counts))
         return Diversity(
             module=self.module,
             diversity=sums.sum(0) / queries,
-            low=torch.stack([low for low, _ in ends]).double(),
-            high=torch.stack([high for _, high in ends]).double(),
+            low=low,
+            high=high,
             queries=queries,
             excluded=self._rows - queries,
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 from parsimax.analysis.heads import Trajectory, histogram
 from parsimax.viz import svg
 
-from .titles import layer_colors, title
+from .titles import layer_colors, page_width, title
 
 
 def trajectories_figure(
@@ -24,7 +24,7 @@ def trajectories_figure(
     colors = layer_colors(layers)
     top = max(2.0, *(float(each.alphas.max()) for each in trajectories.values()))
     with svg.drawing():
-        width = 3.9 * len(trajectories)
+        width = page_width(len(trajectories))
         figure = Figure(figsize=(width, 3.1), layout="constrained")
         panels = figure.subplots(1, len(trajectories), squeeze=False, sharey=True)[0]
         for axes, (module, each) in zip(panels, trajectories.items(), strict=True):
@@ -58,7 +58,7 @@ def alphas_figure(alphas: Mapping[str, Tensor], *, name: str = "alphas", bins: i
         raise ValueError("alphas: expected at least one module, got none")
     top = max(2.0, *(float(each.max()) for each in alphas.values()))
     with svg.drawing():
-        figure = Figure(figsize=(3.9 * len(alphas), 2.7), layout="constrained")
+        figure = Figure(figsize=(page_width(len(alphas)), 2.7), layout="constrained")
         panels = figure.subplots(1, len(alphas), squeeze=False, sharey=True)[0]
         for axes, (module, each) in zip(panels, alphas.items(), strict=True):
             svg.quiet_axes(axes)

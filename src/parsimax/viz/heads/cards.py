@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from parsimax.analysis.heads import Example, HeadReport
+from parsimax.analysis.heads.words import bare, find_marks, words
 from parsimax.viz.canvas import percent
 from parsimax.viz.grid import attention_figure
 
@@ -24,12 +25,26 @@ _SCORES = {
 }
 
 
+def pieces(tokens: Sequence[str]) -> list[str]:
+    """Tokens as the paper writes them: ``~`` after a piece that its word goes on behind.
+
+    >>> pieces(["▁bal", "lo", "ons", "▁fly", "."])
+    ['bal~', 'lo~', 'ons', 'fly', '.']
+    """
+    marks = find_marks(tokens)
+    shown = [bare(token, marks) or "␣" for token in tokens]
+    for word in words(tokens, marks):
+        for place in range(word.start, word.stop - 1):
+            shown[place] += "~"
+    return shown
+
+
 def example_card(report: HeadReport, example: Example, *, name: str) -> str:
     """A grid under which head it is of, and how typical the sentence is."""
     picture = attention_figure(
         example.weights.tolist(),
-        example.tokens,
-        example.queries,
+        pieces(example.tokens),
+        pieces(example.queries),
         name=name,
         title=f"{report.name}, {example.head}",
     )
@@ -37,6 +52,7 @@ def example_card(report: HeadReport, example: Example, *, name: str) -> str:
     alpha = "" if alphas is None else f", α = {alphas[example.head.layer, example.head.head]:.2f}"
     mean = "" if example.mean is None else f" (mean of this head {percent(example.mean)})"
     note = f"{_SCORES[example.kind]}: {percent(example.score)} here{mean}"
+    note = note.replace(" %", "\N{NO-BREAK SPACE}%")
     size = re.search(r'width="([0-9.]+)"', picture)
     wide = " whole" if size and float(size[1]) > _HALF_PAGE else ""
     return (

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from parsimax.analysis.heads import HeadReport, ModuleReport
 from parsimax.viz import svg
 
-from .titles import title
+from .titles import page_width, title
 
 
 def densities_figure(
@@ -69,7 +69,7 @@ def _table(
     one = len(reports) == 1
     rows, columns = (1, len(modules)) if one else (len(modules), len(reports))
     with svg.drawing():
-        size = (3.9 * columns, 2.7 if one else 2.3 * rows)
+        size = (page_width(columns), 2.7 if one else 2.3 * rows)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharex="row", sharey="row")
         for row, module in enumerate(modules):

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from parsimax.analysis.heads import HeadReport
 from parsimax.viz import svg
 
-from .titles import title
+from .titles import page_width, title
 
 
 def diversity_figure(reports: Sequence[HeadReport], *, name: str = "diversity") -> str:
@@ -21,7 +21,7 @@ def diversity_figure(reports: Sequence[HeadReport], *, name: str = "diversity") 
     modules = list(dict.fromkeys(m for report in reports for m in report.modules))
     with svg.drawing():
         tall = 3.1 if len(reports) > 1 else 2.7
-        figure = Figure(figsize=(3.9 * len(modules), tall), layout="constrained")
+        figure = Figure(figsize=(page_width(len(modules)), tall), layout="constrained")
         panels = figure.subplots(1, len(modules), squeeze=False)[0]
         for axes, module in zip(panels, modules, strict=True):
             svg.quiet_axes(axes)

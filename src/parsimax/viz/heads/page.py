@@ -26,6 +26,7 @@ from .tables import (
     merging_table,
     positional_table,
 )
+from .titles import title
 
 PAGE_NAME = "heads.html"
 
@@ -97,8 +98,8 @@ def _summary(reports: Sequence[HeadReport]) -> str:
         for module in report.modules.values():
             low, high = module.density.interval()
             parts.append(
-                f"{module.module} {percent(module.density.overall())} "
-                f"({100 * low:.1f} to {100 * high:.1f})"
+                f"{percent(module.density.overall())} ({100 * low:.1f} to {100 * high:.1f}) in "
+                f"{title(module.module)}"
             )
         sure = [
             found

@@ -16,6 +16,11 @@ def title(module: str) -> str:
     return _TITLES.get(module, module)
 
 
+def page_width(panels: int) -> float:
+    """Width of a figure in inches: that of a page, whose text would else grow with few panels."""
+    return 3.9 * max(panels, 3)
+
+
 def layer_colors(layers: int) -> list[str]:
     """One colour a layer, from the first to the last of the page's series; neighbours differ."""
     series = svg.SERIES
