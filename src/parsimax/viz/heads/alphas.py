@@ -33,7 +33,8 @@ def trajectories_figure(
             for layer in range(each.alphas.shape[1]):
                 for head in range(each.alphas.shape[2]):
                     axes.plot(
-                        each.steps, each.alphas[:, layer, head], color=colors[layer], marker=marker,
+                        each.steps.tolist(), each.alphas[:, layer, head].tolist(),
+                        color=colors[layer], marker=marker,
                         markersize=3, linewidth=1.3, label=f"layer {layer + 1}" if not head else "",
                     )  # fmt: skip
             axes.set_title(title(module), fontsize=10.5, color=svg.INK, loc="left")
@@ -64,7 +65,8 @@ def alphas_figure(alphas: Mapping[str, Tensor], *, name: str = "alphas", bins: i
             svg.quiet_axes(axes)
             counts, edges = histogram(each, bins)
             axes.bar(
-                edges[:-1], counts, width=edges.diff(), align="edge", color=svg.SERIES[1],
+                edges[:-1].tolist(), counts.tolist(), width=edges.diff().tolist(), align="edge",
+                color=svg.SERIES[1],
                 edgecolor=svg.PAPER, linewidth=0.8,
             )  # fmt: skip
             axes.set_xlim(0.98, top + 0.02)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -21,8 +20,8 @@ def densities_figure(
     """Draw a histogram for each module (rows) and model (columns)."""
 
     def draw(axes: Axes, module: ModuleReport) -> None:
-        counts = module.density.histogram(bins)
-        places = torch.arange(bins) / bins
+        counts = module.density.histogram(bins).tolist()
+        places = [place / bins for place in range(bins)]
         axes.bar(
             places, counts, width=1 / bins, align="edge", color=svg.SERIES[2],
             edgecolor=svg.PAPER, linewidth=0.8,
@@ -44,10 +43,10 @@ def layers_figure(reports: Sequence[HeadReport], *, name: str = "layers") -> str
 
     def draw(axes: Axes, module: ModuleReport) -> None:
         ranked = module.density.density.sort(1).values
-        layers = torch.arange(1, module.layers + 1)
+        layers = range(1, module.layers + 1)
         for rank in range(module.heads):
             axes.plot(
-                layers, ranked[:, rank], color=svg.SERIES[2], marker="o", markersize=3,
+                layers, ranked[:, rank].tolist(), color=svg.SERIES[2], marker="o", markersize=3,
                 linewidth=1.3, alpha=0.75,
             )  # fmt: skip
         axes.set_ylim(-0.03, 1.03)

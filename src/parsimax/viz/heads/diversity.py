@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -30,10 +29,11 @@ def diversity_figure(reports: Sequence[HeadReport], *, name: str = "diversity") 
                     continue
                 found = report.modules[module].diversity
                 color = svg.SERIES[(1 + 2 * number) % len(svg.SERIES)]
-                layers = torch.arange(1, len(found.diversity) + 1)
-                axes.fill_between(layers, found.low, found.high, color=color, alpha=0.18, lw=0)
+                layers = range(1, len(found.diversity) + 1)
+                low, high = found.low.tolist(), found.high.tolist()
+                axes.fill_between(layers, low, high, color=color, alpha=0.18, lw=0)
                 axes.plot(
-                    layers, found.diversity, color=color, marker="o", markersize=3.5,
+                    layers, found.diversity.tolist(), color=color, marker="o", markersize=3.5,
                     linewidth=1.8, label=report.name,
                 )  # fmt: skip
             axes.set_title(title(module), fontsize=10.5, color=svg.INK, loc="left")
