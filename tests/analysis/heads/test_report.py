@@ -78,7 +78,9 @@ def test_examples_are_of_the_right_heads(report: heads.HeadReport) -> None:
     assert dense.head == sparse.head
     assert dense.score > sparse.score
     assert abs(len(dense.tokens) - len(sparse.tokens)) <= 1
+    density = report.modules["encoder"].density.density
     for each in (dense, sparse):
+        assert each.mean == density[each.head.layer, each.head.head].item()
         assert each.score == pytest.approx((each.weights > 0).double().mean().item())
     assert ("decoder", "after") not in kinds  # a decoder sees nothing ahead
 

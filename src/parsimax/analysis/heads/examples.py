@@ -107,8 +107,13 @@ class Pool:
         kind: Kind = "question" if question else "statement"
         return self._typical(kind, kind, head, mean, score)
 
-    def contrast(self, module: str) -> tuple[Example, Example] | None:
-        """The head, and two sentences of similar length, of which one has it the most denser."""
+    def contrast(self, module: str, means: Tensor) -> tuple[Example, Example] | None:
+        """The head whose density differs most between two sentences of similar length, on both.
+
+        Args:
+            module: of the head.
+            means: (layer, head), density over all sentences.
+        """
         records = self._kept.get("any", [])
         if len(records) < 2:
             return None
@@ -127,7 +132,7 @@ class Pool:
             return None
         head_found, place = found
         dense, sparse = divmod(place, len(records))
-        mean = float(shares[:, head_found.layer, head_found.head].mean())
+        mean = float(means[head_found.layer, head_found.head])
         return tuple(  # type: ignore[return-value]
             _example(
                 kind,  # type: ignore[arg-type]

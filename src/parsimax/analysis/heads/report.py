@@ -177,7 +177,7 @@ def _examples(report: ModuleReport, pool: Pool) -> Iterable[Example]:
             end = report.interrogation.statements.scores[head.layer, head.head].item()
             yield from _some(pool.asking(head, end, question=False))
     if report.positional is not None:
-        yield from pool.contrast(report.module) or ()
+        yield from pool.contrast(report.module, report.density.density) or ()
 
 
 def _some(example: Example | None) -> tuple[Example, ...]:
