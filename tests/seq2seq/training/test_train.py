@@ -271,6 +271,12 @@ def test_folders_that_cannot_be_taken(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"holds a run already; .*--resume, .*--out"):
         fit(tmp_path)
     (tmp_path / "run/checkpoints/last.ckpt").unlink()
+    with pytest.raises(TrainingError, match=r"last\.ckpt is missing; put it back"):
+        fit(tmp_path, resume=True)
+    with pytest.raises(TrainingError, match=r"checkpoints of a run already \(best\.ckpt, step-"):
+        fit(tmp_path)
+    for trained in (tmp_path / "run/checkpoints").iterdir():
+        trained.unlink()
     with pytest.raises(TrainingError, match="nothing was trained there yet"):
         fit(tmp_path, resume=True)
     fit(tmp_path, "--training.max_steps", "1")  # nothing was lost: it begins again
@@ -278,6 +284,57 @@ def test_folders_that_cannot_be_taken(tmp_path: Path) -> None:
     (tmp_path / "thesis/chapter.tex").write_text("")
     with pytest.raises(TrainingError, match=r"not the folder of a run \(it holds chapter\.tex\)"):
         fit(tmp_path, run="thesis")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): p.read_text() for p in files}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("config.yaml", "checkpoints/model.pt"),
+        ("data/words.txt", "checkpoints/epoch=3.ckpt"),
+        ("config.yaml", "checkpoints/last.ckpt"),
+        ("config.yaml", "versions.json", "metrics.jsonl"),
+        ("checkpoints/step.part",),
+        ("tensorboard/events.out.tfevents.1",),
+        ("metrics.jsonl",),
+    ],
+)
+@pytest.mark.parametrize("resume", [False, True])
+def test_files_of_somebody_stay(tmp_path: Path, files: tuple[str, ...], resume: bool) -> None:
+    config = small_config(tmp_path / "elsewhere")
+    mine = tmp_path / "mine"
+    for name in files:
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        text = {"config.yaml": config.to_yaml() + "# mine\n", "versions.json": '{"torch": "1"}'}
+        (mine / name).write_text(text.get(name, "mine"))
+    before = contents(mine)
+    with pytest.raises(TrainingError):
+        train(config, mine, quiet=True, resume=resume)
+    assert contents(mine) == before
+
+
+def test_a_run_that_begins_again_keeps_what_it_did_not_write(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "--training.max_steps", "1")
+    good = (tmp_path / "train.tsv").read_text()
+    (tmp_path / "train.tsv").write_text("three\tcolumns\there\n")
+    run = tmp_path / "run"
+    with pytest.raises(ValueError, match=r"train\.tsv:1"):
+        train(config, run, quiet=True)
+    (tmp_path / "train.tsv").write_text(good)
+    written = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(written + "# a remark\n")
+    with pytest.raises(TrainingError, match=r"config\.yaml is not as the run wrote it.*move it"):
+        train(config, run, quiet=True)
+    assert (run / "config.yaml").read_text().endswith("# a remark\n")
+    (run / "config.yaml").write_text(written)
+    (run / "notes.txt").write_text("mine")
+    (run / "checkpoints/model.pt").write_text("mine")
+    assert train(config, run, quiet=True).step == 1
+    assert (run / "notes.txt").read_text() == (run / "checkpoints/model.pt").read_text() == "mine"
 
 
 def test_a_bad_row_can_be_mended(tmp_path: Path) -> None:
