@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -138,6 +140,17 @@ def test_less_loss_is_better() -> None:
         False,
     ]
     assert keeper.ranked[0].value == 2.0
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_what_is_no_number_is_never_the_best(metric: Literal["accuracy", "loss"]) -> None:
+    keeper = Keeper(metric, best=3, latest=2)
+    values = (math.nan, 0.5, math.nan, 0.2, math.inf, -math.inf, 0.9, 0.4)
+    better = [keeper.add(step, value) for step, value in enumerate(values)]
+    assert not any(b for b, v in zip(better, values, strict=True) if not math.isfinite(v))
+    expected = sorted((0.5, 0.2, 0.9, 0.4), reverse=metric == "accuracy")[:3]
+    assert [k.value for k in keeper.ranked] == expected
+    assert [k.value for k in keeper.recent] == [0.4, 0.9]
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -414,3 +414,41 @@ def test_no_number_in_the_gradient(tmp_path: Path) -> None:
 
     with pytest.raises(TrainingError, match=r"the gradient's norm is (inf|nan) at step 1"):
         fit(tmp_path, module=Steep)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_diverged_model_is_neither_last_nor_best(tmp_path: Path, value: float) -> None:
+    """Losses and gradients are numbers up to the step before a validation; the weights are not."""
+
+    class Diverging(TrainingModule):
+        def training_step(self, work: Any, batch_idx: int) -> None:
+            super().training_step(work, batch_idx)
+            if self.progress.step == 15:  # the last of the second epoch
+                assert self.model is not None
+                with torch.no_grad():
+                    for parameter in self.model.parameters():
+                        parameter.fill_(value)
+
+    with pytest.raises(TrainingError) as caught:
+        fit(tmp_path, module=Diverging)
+    message = str(caught.value)
+    assert "the validation loss is nan after step 16" in message
+    assert "Lower optimizer.lr (now 0.01)" in message
+    run = tmp_path / "run"
+    assert runs.load(run, "last").step == runs.load(run, "best").step == 8
+    outcome = fit(tmp_path, "--optimizer.lr", "1e-3", resume=True)
+    assert outcome.step == 24
+    assert all(math.isfinite(m["loss"]) for m in metrics(run))
+
+
+def test_weights_that_are_no_numbers_are_not_saved_between_validations(tmp_path: Path) -> None:
+    class Diverging(TrainingModule):
+        def training_step(self, work: Any, batch_idx: int) -> None:
+            super().training_step(work, batch_idx)
+            if self.progress.step == 3:
+                assert self.model is not None
+                next(self.model.parameters()).data[-1] = math.inf
+
+    with pytest.raises(TrainingError, match=r"have values that are no numbers after step 4.*lr"):
+        fit(tmp_path, "--training.save_every", "2", module=Diverging)
+    assert runs.load(tmp_path / "run", "last").step == 2

@@ -32,8 +32,8 @@ from .display import Display
 from .errors import TrainingError
 from .resume import Change, check
 
-_NAMES = ("config.yaml", "versions.json", "metrics.jsonl", "codec", "data", "checkpoints")
-_NAMES += ("tensorboard",)
+_NAMES = {"config.yaml", "versions.json", "metrics.jsonl", "codec", "data", "checkpoints"}
+_NAMES |= {"tensorboard"}
 _WRITER = "parsimax train"
 BY_DEMO = "made-by-parsimax-demo.txt"  # a run that the demo made and may replace
 _PACKAGES = ("parsimax", "torch", "numpy", "numba", "triton", "pytorch-lightning", "tokenizers")

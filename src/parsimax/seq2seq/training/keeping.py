@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -37,7 +38,13 @@ class Keeper:
     since_best: int = 0  # validations
 
     def add(self, step: int, value: float) -> bool:
-        """Enter a validation; whether it is the best so far. Of equals, the first is."""
+        """Enter a validation; whether it is the best so far. Of equals, the first is.
+
+        A value that is no number is never kept: it has no place in an order.
+        """
+        if not math.isfinite(value):
+            self.since_best += 1
+            return False
         entry = Kept(step, value)
         sign = -1.0 if self.metric == "accuracy" else 1.0
         improved = not self.ranked or sign * value < sign * self.ranked[0].value

@@ -8,6 +8,7 @@ counters run ahead of the data that was used.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Iterable
@@ -393,10 +394,16 @@ class TrainingModule(lightning.LightningModule):
             shown = ", ".join(map(str, indices[:20])) + (", ..." if len(indices) > 20 else "")
             raise TrainingError(
                 f"{what} at step {step}, for the training examples {shown} (counted from 0). "
-                f"Nothing of it was saved: the last checkpoint is older. Lower optimizer.lr (now "
-                f"{self.config.optimizer.lr:g}), lengthen optimizer.schedule.warmup or lower "
-                "optimizer.clip, and resume"
+                + self._advice()
             )
+
+    def _advice(self) -> str:
+        """What to do about a model that diverged."""
+        return (
+            "Nothing of it was saved: the last checkpoint is older. Lower optimizer.lr (now "
+            f"{self.config.optimizer.lr:g}), lengthen optimizer.schedule.warmup or lower "
+            "optimizer.clip, and resume"
+        )
 
     # --- validation and checkpoints --------------------------------------------------------------
 
@@ -411,6 +418,11 @@ class TrainingModule(lightning.LightningModule):
             if not memory.is_exhausted(error):
                 raise
             raise TrainingError(memory.explain_validation(self.config)) from None
+        if not math.isfinite(float(total.loss)):
+            raise TrainingError(
+                f"the validation loss is {float(total.loss)} after step {self.progress.step}. "
+                + self._advice()
+            )
         means = summarise(total)
         self.schedule.validated(means["loss"])
         best = self.keeper.add(self.progress.step, means[training.validation.metric])
@@ -436,6 +448,13 @@ class TrainingModule(lightning.LightningModule):
         """Write checkpoints so that at every moment the last one and all it names are there."""
         assert self.model is not None
         model = gathering.model_state(self.model)
+        # The step may have been too large although its loss and gradient were numbers.
+        for name, weight in model.items():
+            if not bool(torch.isfinite(weight).all()):
+                raise TrainingError(
+                    f"the weights {name} have values that are no numbers after step "
+                    f"{self.progress.step}. " + self._advice()
+                )
         optimizer = gathering.optimizer_state(self.model, self._optimizer)
         random = self._random or checkpoint.random_state(self.device)
         randoms = gathering.gather(random)
