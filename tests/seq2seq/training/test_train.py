@@ -170,6 +170,20 @@ def test_bf16_trains_close_to_float32(tmp_path: Path) -> None:
     assert all(w.dtype == torch.float32 for w in weights(tmp_path / "bf16").values())
 
 
+def test_float64_trains_and_agrees_with_float32(tmp_path: Path) -> None:
+    limits = (*EXACT, "--training.max_steps", "2", "--training.log_every", "1")
+    fit(tmp_path, *limits, run="float32")
+    fit(tmp_path, *limits, "--training.precision", "64-true", run="float64")
+    assert all(w.dtype == torch.float64 for w in weights(tmp_path / "float64").values())
+    single, double = (metrics(tmp_path / r)[-1]["loss"] for r in ("float32", "float64"))
+    assert single != double
+    assert math.isfinite(double)
+    assert double == pytest.approx(single, rel=0.2)  # other random weights to begin with
+    more = ("--training.max_steps", "3", "--training.precision", "64-true")
+    assert fit(tmp_path, *limits, *more, run="float64", resume=True).step == 3
+    assert runs.load(tmp_path / "float64").step in (2, 3)
+
+
 # --- when a run ends ------------------------------------------------------------------------------
 
 
