@@ -198,6 +198,32 @@ def test_limits(tmp_path: Path) -> None:
     assert "max_minutes" in outcome.stopped
 
 
+def test_processes_do_not_ask_their_own_clocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process that believes to be of two: only where all agree may its clock end the run."""
+    agreed: list[int] = []
+
+    class OneOfTwo(TrainingModule):
+        def on_train_batch_end(self, outputs: Any, work: Any, batch_idx: int) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(type(self.trainer), "world_size", 2)
+                super().on_train_batch_end(outputs, work, batch_idx)
+
+        def _agree(self, reason: str) -> str:
+            agreed.append(self.progress.step)
+            return reason
+
+    outcome = fit(
+        tmp_path,
+        *("--training.max_minutes", "1e-9", "--training.log_every", "3"),
+        *("--training.validation.unit", "steps", "--training.validation.every", "2"),
+        module=OneOfTwo,
+    )
+    assert "max_minutes" in outcome.stopped
+    assert (outcome.step, agreed) == (3, [0, 3])  # and not at the validation of step 2
+
+
 class Worsening(TrainingModule):
     """Steps do nothing after the first: accuracy stays what it is."""
 

@@ -147,7 +147,7 @@ class TrainingModule(lightning.LightningModule):
             )
         if not self.resume:
             self._save(validated=False)
-        self.stopped = self._why_stop(timed=self.resume)
+        self.stopped = self._agree(self._why_stop(timed=self.resume))
         self.trainer.should_stop = bool(self.stopped)
 
     def train_dataloader(self) -> Iterable[Work]:
@@ -302,7 +302,7 @@ class TrainingModule(lightning.LightningModule):
             self._log()
         if validate:
             self._validate()
-            stop = stop or self._why_stop()
+            stop = stop or self._why_stop(timed=alone)  # what was validated is the same in all
         if save:
             self._save(validated=validate)
         self._logs.began = time.perf_counter() if save else self._logs.began
