@@ -93,7 +93,7 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class ValidationSettings:
-    """When to validate, and what is best."""
+    """When to validate, and what is best; of equally accurate models the one with less loss is."""
 
     every: int = 1
     unit: Literal["epochs", "steps"] = "epochs"

@@ -121,7 +121,7 @@ def test_no_data_is_an_error() -> None:
 
 def test_the_best_and_the_latest_stay() -> None:
     keeper = Keeper("accuracy", best=2, latest=1)
-    better = [keeper.add(step, value) for step, value in enumerate((0.1, 0.5, 0.3, 0.5, 0.2))]
+    better = [keeper.add(step, value, 1.0) for step, value in enumerate((0.1, 0.5, 0.3, 0.5, 0.2))]
     assert better == [True, True, False, False, False]
     assert [k.step for k in keeper.ranked] == [1, 3]  # of equals the first
     assert keeper.names() == {"step-00000001", "step-00000003", "step-00000004"}
@@ -132,9 +132,21 @@ def test_the_best_and_the_latest_stay() -> None:
     assert other.since_best == 3
 
 
+def test_of_equally_accurate_models_the_one_with_less_loss_is_better() -> None:
+    keeper = Keeper("accuracy", best=4, latest=0)
+    seen = [(0.5, 3.0), (0.5, 2.0), (0.5, 2.5), (0.4, 0.1), (0.5, 2.0)]
+    better = [keeper.add(step, value, loss) for step, (value, loss) in enumerate(seen)]
+    assert better == [True, True, False, False, False]
+    assert [k.step for k in keeper.ranked] == [1, 4, 2, 0]
+    assert keeper.since_best == 3
+    older = Keeper("accuracy", best=2, latest=0)
+    older.restore({"ranked": [[3, 0.5]], "recent": [], "since_best": 0})  # without losses
+    assert older.add(4, 0.5, 9.0)
+
+
 def test_less_loss_is_better() -> None:
     keeper = Keeper("loss", best=1, latest=0)
-    assert [keeper.add(step, value) for step, value in enumerate((3.0, 2.0, 2.5))] == [
+    assert [keeper.add(step, value, value) for step, value in enumerate((3.0, 2.0, 2.5))] == [
         True,
         True,
         False,
@@ -146,7 +158,7 @@ def test_less_loss_is_better() -> None:
 def test_what_is_no_number_is_never_the_best(metric: Literal["accuracy", "loss"]) -> None:
     keeper = Keeper(metric, best=3, latest=2)
     values = (math.nan, 0.5, math.nan, 0.2, math.inf, -math.inf, 0.9, 0.4)
-    better = [keeper.add(step, value) for step, value in enumerate(values)]
+    better = [keeper.add(step, value, 1.0) for step, value in enumerate(values)]
     assert not any(b for b, v in zip(better, values, strict=True) if not math.isfinite(v))
     expected = sorted((0.5, 0.2, 0.9, 0.4), reverse=metric == "accuracy")[:3]
     assert [k.value for k in keeper.ranked] == expected

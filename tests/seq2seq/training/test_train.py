@@ -69,7 +69,7 @@ def test_the_folder_of_a_run(trained: Path) -> None:
 
 def test_a_run_is_loaded_with_its_best_model(trained: Path) -> None:
     run = runs.load(trained)
-    best = max(metrics(trained), key=lambda m: m["accuracy"])
+    best = max(metrics(trained), key=lambda m: (m["accuracy"], -m["loss"]))
     assert run.step == best["step"]
     assert run.validated["loss"] == best["loss"]
     assert not run.model.training
@@ -82,7 +82,7 @@ def test_a_run_is_loaded_with_its_best_model(trained: Path) -> None:
 
 
 def test_averages(trained: Path) -> None:
-    ranked = sorted(metrics(trained), key=lambda m: (-m["accuracy"], m["step"]))
+    ranked = sorted(metrics(trained), key=lambda m: (-m["accuracy"], m["loss"]))
     several = [weights(trained, f"step-{m['step']:08d}") for m in ranked[:2]]
     for name, value in weights(trained, "average").items():  # training.average made it
         torch.testing.assert_close(value, (several[0][name] + several[1][name]) / 2)
@@ -242,10 +242,10 @@ def test_patience(tmp_path: Path) -> None:
     )
     assert outcome.stopped == "no better accuracy in 2 validations"
     assert outcome.step < 72
-    accuracies = [m["accuracy"] for m in metrics(tmp_path / "run")]
+    seen = [(m["accuracy"], -m["loss"]) for m in metrics(tmp_path / "run")]
     assert outcome.best is not None
-    assert outcome.best[1] == max(accuracies)
-    assert accuracies.index(max(accuracies)) == len(accuracies) - 3
+    assert outcome.best[1] == max(seen)[0]
+    assert seen.index(max(seen)) == len(seen) - 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

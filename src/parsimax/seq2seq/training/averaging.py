@@ -37,7 +37,7 @@ def average(run: str | Path, n: int = 5, which: Literal["best", "last"] = "best"
             f"{folder.path} has {len(entries)} of its {which} checkpoints, and {n} are to be "
             f"averaged; {option} says how many a run keeps"
         )
-    steps = [int(step) for step, _ in entries[:n]]
+    steps = [int(step) for step, *_ in entries[:n]]
     states = [checkpoint.read(folder.checkpoint(f"step-{step:08d}")) for step in steps]
     models = [state["model"] for state in states]
     mean = {name: _mean([model[name] for model in models]) for name in models[0]}

@@ -425,7 +425,7 @@ class TrainingModule(lightning.LightningModule):
             )
         means = summarise(total)
         self.schedule.validated(means["loss"])
-        best = self.keeper.add(self.progress.step, means[training.validation.metric])
+        best = self.keeper.add(self.progress.step, means[training.validation.metric], means["loss"])
         self.validated = {"epoch": self.progress.epoch, **means, "best": best}
         alphas = {kind: gathering.whole(a).tolist() for kind, a in self.model.alphas().items()}
         if alphas:
