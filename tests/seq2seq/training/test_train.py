@@ -14,6 +14,7 @@ import torch
 import yaml
 from tests.seq2seq.training.runs import metrics, small_config, write_pairs
 
+from parsimax.seq2seq import config as configs
 from parsimax.seq2seq import run as runs
 from parsimax.seq2seq.data.batch import Batch
 from parsimax.seq2seq.training import TrainingError, average, checkpoint, train
@@ -46,7 +47,7 @@ def weights(run: Path, name: str = "last") -> dict[str, torch.Tensor]:
 
 def test_the_folder_of_a_run(trained: Path) -> None:
     assert {p.name for p in trained.iterdir()} == {
-        *("config.yaml", "versions.json", "metrics.jsonl"),
+        *("config.yaml", "versions.json", "metrics.jsonl", "sources.json"),
         *("codec", "data", "checkpoints", "tensorboard"),
     }
     versions = json.loads((trained / "versions.json").read_text())
@@ -397,6 +398,32 @@ def test_another_codec_or_other_data_under_a_checkpoint(tmp_path: Path) -> None:
     (other / "run" / "data").rename(mine / "data")
     with pytest.raises(TrainingError, match="is not what the last checkpoint was trained on"):
         fit(tmp_path, "--training.max_steps", "2", resume=True)
+
+
+def test_changed_source_files(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "--training.max_steps", "1")
+    train(config, tmp_path / "run", quiet=True)
+    more = configs.load(tmp_path / "small.yaml", ["--training.max_steps", "2"])
+    for name, key in (("train.tsv", "train"), ("validation.tsv", "validation")):
+        before = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(before + "new\twen\n")
+        with pytest.raises(
+            TrainingError, match=rf"data\.{key}: .*/{name} is not what it was.*--out"
+        ):
+            train(more, tmp_path / "run", quiet=True, resume=True)
+        (tmp_path / name).write_text(before)
+    (tmp_path / "train.tsv").unlink()  # what was encoded is still there
+    assert train(more, tmp_path / "run", quiet=True, resume=True).step == 2
+
+
+def test_a_source_file_that_was_added(tmp_path: Path) -> None:
+    small_config(tmp_path)
+    how = ["--data.train", str(tmp_path / "train*.tsv"), "--training.max_steps", "1"]
+    config = configs.load(tmp_path / "small.yaml", how)
+    train(config, tmp_path / "run", quiet=True)
+    write_pairs(tmp_path / "train-more.tsv", 5, 3)
+    with pytest.raises(TrainingError, match=r"data\.train: .*train-more\.tsv was not there when"):
+        train(config, tmp_path / "run", quiet=True, resume=True)
 
 
 # --- what stops a run -----------------------------------------------------------------------------

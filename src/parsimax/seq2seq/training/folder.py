@@ -5,6 +5,7 @@
     RUN/config.yaml      all options, resolved
         versions.json    of Python and of the packages that matter; also the mark of a run
         metrics.jsonl    one line for each log and validation
+        sources.json     which files were encoded, and a hash of each
         codec/           segmentation and vocabularies
         data/            encoded corpora
         checkpoints/     best.ckpt, last.ckpt, step-NNNNNNNN.ckpt of those that are kept
@@ -27,13 +28,13 @@ from parsimax.seq2seq.config import Config
 from parsimax.seq2seq.data import corpus, readers
 from parsimax.seq2seq.data.textcodec import TextCodec
 
-from . import checkpoint
+from . import checkpoint, sources
 from .display import Display
 from .errors import TrainingError
 from .resume import Change, check
 
 _NAMES = {"config.yaml", "versions.json", "metrics.jsonl", "codec", "data", "checkpoints"}
-_NAMES |= {"tensorboard"}
+_NAMES |= {"sources.json", "tensorboard"}
 _WRITER = "parsimax train"
 BY_DEMO = "made-by-parsimax-demo.txt"  # a run that the demo made and may replace
 _PACKAGES = ("parsimax", "torch", "numpy", "numba", "triton", "pytorch-lightning", "tokenizers")
@@ -54,6 +55,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """A line for each log and validation."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def sources(self) -> Path:
+        """Hashes of the files that were encoded."""
+        return self.path / "sources.json"
 
     @property
     def codec(self) -> Path:
@@ -173,6 +179,7 @@ def _resume(folder: RunFolder, config: Config, last: Path) -> list[Change]:
     if _mark(folder) is None:
         checkpoint.read(last)  # refuses what another program wrote
     changes = check(configs.load(folder.config), config, str(folder.path))
+    sources.check_unchanged(folder.sources, config.data, str(folder.path))
     checkpoint.remove_parts(folder.checkpoints)
     _write_facts(folder, config)
     (folder.path / BY_DEMO).unlink(missing_ok=True)  # from now on it is somebody's work
@@ -182,6 +189,7 @@ def _resume(folder: RunFolder, config: Config, last: Path) -> list[Change]:
 def prepare(folder: RunFolder, config: Config, display: Display) -> None:
     """Learn the codec and encode the corpora, unless that was done."""
     data = config.data
+    _replace(folder.sources, json.dumps(sources.digests(data), indent=1) + "\n")
     train = readers.read(data.format, data.train, skip_bad=data.skip_bad)
     validation = readers.read(data.format, data.validation, skip_bad=data.skip_bad)
     with display.counting("reading examples") as count:
