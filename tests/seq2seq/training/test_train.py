@@ -400,6 +400,27 @@ def test_another_codec_or_other_data_under_a_checkpoint(tmp_path: Path) -> None:
         fit(tmp_path, "--training.max_steps", "2", resume=True)
 
 
+@pytest.mark.parametrize("lost", ["steps", "steps and best"])
+def test_a_run_that_was_copied_without_some_checkpoints(tmp_path: Path, lost: str) -> None:
+    keep = ("--training.keep", "3", "--training.keep_last", "2", "--training.average", "3")
+    fit(tmp_path, *keep, "--training.max_epochs", "2")
+    folder = tmp_path / "run/checkpoints"
+    best = runs.load(tmp_path / "run").step
+    for path in [*folder.glob("step-*.ckpt"), folder / "average.ckpt"]:
+        path.unlink()
+    if lost != "steps":
+        (folder / "best.ckpt").unlink()
+    same = fit(tmp_path, *keep, "--training.max_epochs", "2", resume=True)
+    assert (same.best is None) == (lost != "steps")
+    if lost == "steps":
+        assert runs.load(tmp_path / "run").step == best
+        assert (folder / f"step-{best:08d}.ckpt").exists()
+    outcome = fit(tmp_path, *keep, resume=True)
+    assert outcome.step == 24
+    assert outcome.best is not None
+    assert runs.load(tmp_path / "run").step == outcome.best[0]
+
+
 def test_changed_source_files(tmp_path: Path) -> None:
     config = small_config(tmp_path, "--training.max_steps", "1")
     train(config, tmp_path / "run", quiet=True)

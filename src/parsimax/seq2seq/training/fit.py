@@ -82,9 +82,10 @@ def train(
                     "another process of this run ended with an error, which it has said above"
                 ) from None
             raise
-    if made.trainer.is_global_zero and config.training.average > 1 and not made.interrupted:
-        average(made.folder.path, min(config.training.average, len(made.keeper.ranked)))
     ranked = made.keeper.ranked
+    wanted = config.training.average > 1 and not made.interrupted
+    if made.trainer.is_global_zero and wanted and ranked:
+        average(made.folder.path, min(config.training.average, len(ranked)))
     return Outcome(
         folder=made.folder.path,
         step=made.progress.step,

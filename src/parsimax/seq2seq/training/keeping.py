@@ -66,6 +66,11 @@ class Keeper:
         """The files that stay."""
         return {k.name for k in (*self.ranked, *self.recent)}
 
+    def forget(self, names: set[str]) -> None:
+        """Leave out checkpoints whose files are gone."""
+        self.ranked = [k for k in self.ranked if k.name not in names]
+        self.recent = [k for k in self.recent if k.name not in names]
+
     def state(self) -> dict[str, object]:
         """What a checkpoint holds."""
         return {

@@ -497,6 +497,23 @@ class TrainingModule(lightning.LightningModule):
             if path.stem not in names:
                 path.unlink()
 
+    def _lost(self) -> set[str]:
+        """Kept checkpoints whose files are gone, say because a run was copied without them.
+
+        The best one is in ``best.ckpt``, too, and comes back from there. Only the first process
+        looks, because it also writes.
+        """
+        if not self.trainer.is_global_zero:
+            return set()
+        gone = {n for n in self.keeper.names() if not self.folder.checkpoint(n).exists()}
+        best = self.folder.checkpoint(checkpoint.BEST)
+        ranked = self.keeper.ranked
+        lost = bool(ranked) and ranked[0].name in gone and best.exists()
+        if lost and checkpoint.read(best)["progress"]["step"] == ranked[0].step:
+            checkpoint.point(self.folder.checkpoint(ranked[0].name), best)
+            gone.remove(ranked[0].name)
+        return gone
+
     def _restore(self, state: dict[str, Any]) -> None:
         assert self.model is not None
         if state["codec"] != self.codec.fingerprint:
@@ -516,6 +533,7 @@ class TrainingModule(lightning.LightningModule):
         apply_settings(self._optimizer, self.config.optimizer)
         self.schedule.restore(state["schedule"])
         self.keeper.restore(state["keeper"])
+        self.keeper.forget(gathering.gather(self._lost())[0])
         self.progress = Progress(**state["progress"])
         self.validated = state["validated"]
         if self.global_rank < len(state["random"]):
