@@ -78,7 +78,7 @@ class OptimizerSettings:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-9
     momentum: float = 0.0  # of sgd
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # of matrices; biases, norms and learned alphas have none
     clip: float | None = 5.0  # of the gradient's norm
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
 

@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from parsimax.attention import AdaptiveAlpha
 from parsimax.seq2seq.config import OptimizerSettings, ScheduleSettings
 from parsimax.seq2seq.data.batch import Batch
-from parsimax.seq2seq.training import checkpoint
+from parsimax.seq2seq.training import checkpoint, gathering
 from parsimax.seq2seq.training.errors import TrainingError
 from parsimax.seq2seq.training.keeping import Keeper
-from parsimax.seq2seq.training.optimizing import rescale
+from parsimax.seq2seq.training.optimizing import apply_settings, make_optimizer, rescale
 from parsimax.seq2seq.training.record import Recorder, keep_until, read_metrics
 from parsimax.seq2seq.training.schedule import Schedule
 from parsimax.seq2seq.training.stream import Stream, Work
@@ -292,3 +293,51 @@ def test_gradients_are_scaled_before_they_are_clipped(
     shrink = 1.0 if clip is None else min(1.0, clip / float(expected))
     for p, g in zip(parameters, gradients, strict=True):
         torch.testing.assert_close(p.grad, g * shrink, rtol=1e-4, atol=0)
+
+
+# --- optimisers -----------------------------------------------------------------------------------
+
+
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.alpha = nn.Linear(3, 3), nn.LayerNorm(3), AdaptiveAlpha(3)
+        self.embedding, self.lstm = nn.Embedding(4, 3, padding_idx=0), nn.LSTM(3, 3)
+
+
+def decayed(kind: str) -> set[str]:
+    """The parameters that change in a step whose gradients are zero."""
+    model = Parts()
+    settings = OptimizerSettings(kind=kind, weight_decay=0.5, lr=0.1)  # type: ignore[arg-type]
+    optimizer = make_optimizer(model.parameters(), settings)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    return {name for name, p in model.named_parameters() if not torch.equal(before[name], p)}
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_only_matrices_decay(kind: str) -> None:
+    assert decayed(kind) == {
+        *("linear.weight", "embedding.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0")
+    }
+
+
+def test_changed_decay_is_for_matrices_and_moments_go_into_any_groups() -> None:
+    model = Parts()
+    settings = OptimizerSettings(weight_decay=0.5)
+    old = torch.optim.Adam(model.parameters())  # one group, as checkpoints had before
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    old.step()
+    for saved in (old, make_optimizer(model.parameters(), settings)):
+        state = gathering.optimizer_state(model, saved)
+        optimizer = make_optimizer(model.parameters(), settings)
+        gathering.set_optimizer_state(model, optimizer, state)
+        apply_settings(optimizer, OptimizerSettings(weight_decay=0.25, eps=1e-3))
+        assert [g["weight_decay"] for g in optimizer.param_groups] == [0.25, 0.0]
+        assert all(g["eps"] == 1e-3 for g in optimizer.param_groups)
+        for p, moments in saved.state.items():
+            assert torch.equal(optimizer.state[p]["exp_avg"], moments["exp_avg"])
+            assert float(optimizer.state[p]["step"]) == 1
