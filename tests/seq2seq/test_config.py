@@ -107,6 +107,10 @@ def all_keys_of(tree: dict[str, object], prefix: str = "") -> list[str]:
         ("optimizer: {betas: 0.9}", r"optimizer\.betas: expected 2 values, got 0\.9"),
         ("optimizer: {lr: fast}", r"optimizer\.lr: expected a number, got 'fast'"),
         ("optimizer: {lr: .nan}", r"optimizer\.lr: expected a number, got nan"),
+        (
+            "optimizer: {lr: 0.1, schedule: {kind: halve_on_worse, floor: 0.2}}",
+            r"optimizer\.schedule\.floor: expected at most optimizer\.lr = 0\.1, got 0\.2",
+        ),
         ("training: {max_epochs: 2.5}", r"training\.max_epochs: expected a whole number, got 2\.5"),
         (
             "training: {max_epochs: true}",

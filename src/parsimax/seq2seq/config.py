@@ -221,6 +221,11 @@ def _check_together(config: Config, where: str) -> None:
             f"{where}: optimizer.schedule.steps: expected the step at which a linear schedule "
             f"ends, after {schedule.warmup} of warm-up, got {schedule.steps}"
         )
+    if schedule.floor > config.optimizer.lr:
+        raise ConfigError(
+            f"{where}: optimizer.schedule.floor: expected at most optimizer.lr = "
+            f"{config.optimizer.lr:g}, got {schedule.floor:g}"
+        )
     if model.kind == "transformer" and model.dim % model.heads:
         raise ConfigError(
             f"{where}: model.dim: expected a multiple of model.heads = {model.heads}, "

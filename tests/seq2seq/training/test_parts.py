@@ -50,6 +50,13 @@ def test_halving_stops_at_the_floor() -> None:
     assert halved.rate(0) == pytest.approx(0.3)
 
 
+def test_a_floor_above_the_rate_does_not_raise_it() -> None:
+    halved = schedule(kind="halve_on_worse", floor=3.0)  # and lr is 2
+    halved.validated(1.0)
+    halved.validated(2.0)
+    assert halved.rate(0) == 2.0
+
+
 def test_inverse_sqrt_grows_to_lr_and_then_falls() -> None:
     inverse = schedule(kind="inverse_sqrt", warmup=4)
     # steps are counted from 1 in lr min(t / w, sqrt(w / t)), Vaswani et al. (2017), eq. 3
