@@ -268,6 +268,30 @@ def test_an_interrupted_run_is_saved(tmp_path: Path, number: signal.Signals) -> 
         assert torch.equal(weights(tmp_path / "run")[name], value)
 
 
+@pytest.mark.parametrize(
+    ("world", "said"), [(1, "stopping after this step;"), (2, "stopping after step 6, where")]
+)
+def test_when_an_interrupted_run_stops_is_said_as_it_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    world: int,
+    said: str,
+) -> None:
+    class Interrupted(TrainingModule):
+        def on_train_batch_end(self, outputs: Any, work: Any, batch_idx: int) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(type(self.trainer), "world_size", world)
+                if self.progress.step == 3:
+                    self.on_signal(signal.SIGINT, None)
+                super().on_train_batch_end(outputs, work, batch_idx)
+
+    config = small_config(tmp_path, "--training.log_every", "3")
+    outcome = train(config, tmp_path / "run", module=Interrupted)
+    assert said in capsys.readouterr().err
+    assert outcome.step == (4 if world == 1 else 6)
+
+
 # --- resuming -------------------------------------------------------------------------------------
 
 

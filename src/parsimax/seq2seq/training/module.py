@@ -332,11 +332,21 @@ class TrainingModule(lightning.LightningModule):
         return ""
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """End the run after this step, saved; at once if asked a second time."""
+        """End the run, saved, where all processes can; at once if asked a second time.
+
+        One process ends after this step. Several agree where they exchange numbers for the log,
+        because asking each other at every step would make all of them wait for the slowest.
+        """
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-        self.display.line("stopping after this step; once more to stop at once")
+        every = self.config.training.log_every
+        if self._trainer is None or self._trainer.world_size == 1 or every == 1:
+            when = "after this step"
+        else:
+            step = (self.progress.step // every + 1) * every
+            when = f"after step {step:,}, where the processes agree on it (training.log_every)"
+        self.display.line(f"stopping {when}; once more to stop at once")
 
     def _interruption(self) -> str:
         return _INTERRUPTED if self.interrupted else ""

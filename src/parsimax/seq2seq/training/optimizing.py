@@ -20,8 +20,8 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimiser of the settings, fused into one kernel where there is one.
 
-    Weights decay in matrices alone. Biases, the factors of norms and learned alphas are vectors, and
-    zero is nothing that they should be drawn to: an alpha of zero stands for 1.5.
+    Weights decay in matrices alone. Biases, the factors of norms and what learned alphas are made
+    of are vectors, and there is no reason to draw them to zero.
     """
     trained = [p for p in parameters if p.requires_grad]
     how: dict[str, object] = {"lr": settings.lr}
