@@ -297,7 +297,27 @@ def _mapping(value: str) -> str | None:
 
 
 def _attention(value: str) -> str | None:
-    return None if value.replace(" ", "") == LEARNED else _mapping(value)
+    from parsimax import mappings
+
+    if value.replace(" ", "") == LEARNED:
+        return None
+    wrong = _mapping(value)
+    if wrong is None and isinstance(mappings.parse(value), mappings.Budget):
+        return (
+            f"expected weights that sum to 1, got {value!r}: its weights sum to k, each at most 1, "
+            "and a sentence or a beginning of one with fewer than k symbols has no such weights; "
+            "use e.g. sparsemax"
+        )
+    return wrong
+
+
+def _output(value: str) -> str | None:
+    from .models.output import refusal
+
+    try:
+        return refusal(value)
+    except (TypeError, ValueError):
+        return _mapping(value)
 
 
 _RULES: dict[str, Rule] = {
@@ -321,7 +341,7 @@ _RULES: dict[str, Rule] = {
     "model.encoder_attention": _attention,
     "model.context_attention": _attention,
     "model.decoder_attention": _attention,
-    "model.output": _mapping,
+    "model.output": _output,
     "optimizer.lr": _above(0),
     "optimizer.betas": _betas,
     "optimizer.eps": _above(0),
