@@ -78,7 +78,7 @@ class OptimizerSettings:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-9
     momentum: float = 0.0  # of sgd
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # of matrices; biases, norms and learned alphas have none
     clip: float | None = 5.0  # of the gradient's norm
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
 
@@ -93,7 +93,7 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class ValidationSettings:
-    """When to validate, and what is best."""
+    """When to validate, and what is best; of equally accurate models the one with less loss is."""
 
     every: int = 1
     unit: Literal["epochs", "steps"] = "epochs"
@@ -221,6 +221,11 @@ def _check_together(config: Config, where: str) -> None:
             f"{where}: optimizer.schedule.steps: expected the step at which a linear schedule "
             f"ends, after {schedule.warmup} of warm-up, got {schedule.steps}"
         )
+    if schedule.floor > config.optimizer.lr:
+        raise ConfigError(
+            f"{where}: optimizer.schedule.floor: expected at most optimizer.lr = "
+            f"{config.optimizer.lr:g}, got {schedule.floor:g}"
+        )
     if model.kind == "transformer" and model.dim % model.heads:
         raise ConfigError(
             f"{where}: model.dim: expected a multiple of model.heads = {model.heads}, "
@@ -292,7 +297,27 @@ def _mapping(value: str) -> str | None:
 
 
 def _attention(value: str) -> str | None:
-    return None if value.replace(" ", "") == LEARNED else _mapping(value)
+    from parsimax import mappings
+
+    if value.replace(" ", "") == LEARNED:
+        return None
+    wrong = _mapping(value)
+    if wrong is None and isinstance(mappings.parse(value), mappings.Budget):
+        return (
+            f"expected weights that sum to 1, got {value!r}: its weights sum to k, each at most 1, "
+            "and a sentence or a beginning of one with fewer than k symbols has no such weights; "
+            "use e.g. sparsemax"
+        )
+    return wrong
+
+
+def _output(value: str) -> str | None:
+    from .models.output import refusal
+
+    try:
+        return refusal(value)
+    except (TypeError, ValueError):
+        return _mapping(value)
 
 
 _RULES: dict[str, Rule] = {
@@ -316,7 +341,7 @@ _RULES: dict[str, Rule] = {
     "model.encoder_attention": _attention,
     "model.context_attention": _attention,
     "model.decoder_attention": _attention,
-    "model.output": _mapping,
+    "model.output": _output,
     "optimizer.lr": _above(0),
     "optimizer.betas": _betas,
     "optimizer.eps": _above(0),

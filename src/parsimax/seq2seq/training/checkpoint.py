@@ -79,7 +79,7 @@ def _first_line(error: Exception) -> str:
 
 def remove_parts(folder: Path) -> None:
     """Remove what a killed writer left behind."""
-    for part in folder.glob(f"*{_PART}"):
+    for part in folder.glob(f"*.ckpt{_PART}"):
         part.unlink(missing_ok=True)
 
 

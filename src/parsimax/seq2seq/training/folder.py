@@ -3,8 +3,9 @@
 ::
 
     RUN/config.yaml      all options, resolved
-        versions.json    of Python and of the packages that matter
+        versions.json    of Python and of the packages that matter; also the mark of a run
         metrics.jsonl    one line for each log and validation
+        sources.json     which files were encoded, and a hash of each
         codec/           segmentation and vocabularies
         data/            encoded corpora
         checkpoints/     best.ckpt, last.ckpt, step-NNNNNNNN.ckpt of those that are kept
@@ -13,6 +14,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -26,13 +28,15 @@ from parsimax.seq2seq.config import Config
 from parsimax.seq2seq.data import corpus, readers
 from parsimax.seq2seq.data.textcodec import TextCodec
 
-from . import checkpoint
+from . import checkpoint, sources
 from .display import Display
 from .errors import TrainingError
 from .resume import Change, check
 
-_OURS = {"config.yaml", "versions.json", "metrics.jsonl", "codec", "data", "checkpoints"}
-_OURS |= {"tensorboard"}
+_NAMES = {"config.yaml", "versions.json", "metrics.jsonl", "codec", "data", "checkpoints"}
+_NAMES |= {"sources.json", "tensorboard"}
+_WRITER = "parsimax train"
+BY_DEMO = "made-by-parsimax-demo.txt"  # a run that the demo made and may replace
 _PACKAGES = ("parsimax", "torch", "numpy", "numba", "triton", "pytorch-lightning", "tokenizers")
 
 
@@ -51,6 +55,11 @@ class RunFolder:
     def metrics(self) -> Path:
         """A line for each log and validation."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def sources(self) -> Path:
+        """Hashes of the files that were encoded."""
+        return self.path / "sources.json"
 
     @property
     def codec(self) -> Path:
@@ -79,34 +88,86 @@ class RunFolder:
 def begin(folder: RunFolder, config: Config, resume: bool) -> list[Change]:
     """Take the folder for a run, new or resumed; the changes of options that a resumed run takes.
 
-    A folder in which nothing was trained yet is nobody's: a run that stopped before its first
-    checkpoint, say on a row it could not read, begins again.
+    A new run takes a folder that is not there or empty, or one that a run took before it and
+    trained nothing in, say because of a row that it could not read. In any other folder are
+    somebody's files, and they stay.
     """
     last = folder.checkpoint(checkpoint.LAST)
     if resume:
         return _resume(folder, config, last)
-    if last.exists():
-        raise TrainingError(
-            f"{folder.path} holds a run already; go on with it by --resume, or give another "
-            "folder by --out"
-        )
-    present = {p.name for p in folder.path.iterdir()} if folder.path.is_dir() else set()
-    foreign = sorted(present - _OURS)
-    if (foreign and "config.yaml" not in present) or folder.path.is_file():
-        what = ", ".join(foreign[:3]) or "a file"
-        raise TrainingError(
-            f"{folder.path} is not the folder of a run (it holds {what}); give another by --out"
-        )
-    folder.checkpoints.mkdir(parents=True, exist_ok=True)
-    folder.metrics.unlink(missing_ok=True)
-    for old in (*folder.checkpoints.glob("*"), *folder.tensorboard.glob("events*")):
-        old.unlink()
+    _check_free(folder)
+    # The mark of a run comes first: whatever is left by a process that is killed is known as ours.
+    folder.path.mkdir(parents=True, exist_ok=True)
     _write_facts(folder, config)
+    folder.metrics.unlink(missing_ok=True)
+    folder.checkpoints.mkdir(exist_ok=True)
+    checkpoint.remove_parts(folder.checkpoints)
+    for old in folder.tensorboard.glob("events.out.tfevents.*"):
+        old.unlink()
     return []
+
+
+def _check_free(folder: RunFolder) -> None:
+    """Whether a new run may write here without touching what is somebody's."""
+    path = folder.path
+    if path.exists() and not path.is_dir():
+        raise TrainingError(f"{path} is a file, and a run needs a folder; give one by --out")
+    present = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
+    if not set(present) - {BY_DEMO}:
+        return
+    mark = _mark(folder)
+    if mark is None:
+        what = ", ".join(present[:3]) + (", ..." if len(present) > 3 else "")
+        raise TrainingError(
+            f"{path} is not the folder of a run (it holds {what}), and nothing in it is touched; "
+            f"give another by --out, such as {path / 'run'}"
+        )
+    trained = sorted(p.name for p in folder.checkpoints.glob("*.ckpt"))
+    if folder.checkpoint(checkpoint.LAST).exists():
+        raise TrainingError(
+            f"{path} holds a run already; go on with it by --resume, or give another folder by "
+            "--out"
+        )
+    if trained:
+        raise TrainingError(
+            f"{path} holds checkpoints of a run already ({', '.join(trained[:3])}), without the "
+            "last.ckpt that --resume needs; give another folder by --out"
+        )
+    if folder.config.exists() and mark != _digest(folder.config.read_bytes()):
+        raise TrainingError(
+            f"{folder.config} is not as the run wrote it, and it would be replaced; move it out "
+            "of the folder, or give another folder by --out"
+        )
+
+
+def _mark(folder: RunFolder) -> str | None:
+    """The digest of the config that a run wrote into its folder; None where no run did."""
+    try:
+        found = json.loads((folder.path / "versions.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or found.get("written_by") != _WRITER:
+        return None
+    return str(found.get("config_sha256"))
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def only_a_run(folder: RunFolder) -> bool:
+    """Whether a folder is a run's and holds nothing beside it."""
+    present = {p.name for p in folder.path.iterdir()}
+    return _mark(folder) is not None and present <= {*_NAMES, BY_DEMO}
 
 
 def _resume(folder: RunFolder, config: Config, last: Path) -> list[Change]:
     if not last.exists():
+        if any(folder.checkpoints.glob("*.ckpt")):
+            raise TrainingError(
+                f"{folder.path} has no checkpoint to resume from: {last} is missing; put it back, "
+                "or train anew with --out and another folder"
+            )
         if folder.path.exists():
             why = "nothing was trained there yet"
         else:
@@ -115,15 +176,20 @@ def _resume(folder: RunFolder, config: Config, last: Path) -> list[Change]:
             f"{folder.path} has no checkpoint to resume from: {why}; run the same command without "
             "--resume"
         )
-    checkpoint.remove_parts(folder.checkpoints)
+    if _mark(folder) is None:
+        checkpoint.read(last)  # refuses what another program wrote
     changes = check(configs.load(folder.config), config, str(folder.path))
+    sources.check_unchanged(folder.sources, config.data, str(folder.path))
+    checkpoint.remove_parts(folder.checkpoints)
     _write_facts(folder, config)
+    (folder.path / BY_DEMO).unlink(missing_ok=True)  # from now on it is somebody's work
     return changes
 
 
 def prepare(folder: RunFolder, config: Config, display: Display) -> None:
     """Learn the codec and encode the corpora, unless that was done."""
     data = config.data
+    _replace(folder.sources, json.dumps(sources.digests(data), indent=1) + "\n")
     train = readers.read(data.format, data.train, skip_bad=data.skip_bad)
     validation = readers.read(data.format, data.validation, skip_bad=data.skip_bad)
     with display.counting("reading examples") as count:
@@ -170,8 +236,10 @@ def _describe(facts: corpus.CorpusFacts) -> str:
 
 
 def _write_facts(folder: RunFolder, config: Config) -> None:
-    _replace(folder.config, config.to_yaml())
-    _replace(folder.path / "versions.json", json.dumps(versions(), indent=1) + "\n")
+    options = config.to_yaml()
+    mark = {"written_by": _WRITER, "config_sha256": _digest(options.encode())}
+    _replace(folder.path / "versions.json", json.dumps({**mark, **versions()}, indent=1) + "\n")
+    _replace(folder.config, options)
 
 
 def versions() -> dict[str, str]:
