@@ -33,7 +33,7 @@ def evaluate(
     length_penalty: Annotated[
         float | None, Parameter(help="Above 0, longer outputs gain and nothing is certified.")
     ] = None,
-    max_length: Annotated[int | None, Parameter(help="Symbols an output may have.")] = None,
+    max_length: Annotated[int | None, Parameter(help=runs.MAX_LENGTH)] = None,
     epsilon: Annotated[float, Parameter(help="Of the ε-perplexity.")] = 1e-6,
     tokenize: Annotated[
         str | None, Parameter(help="Tokenizer of sacrebleu's BLEU: 13a by default, zh, char, ...")

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 Device = Literal["auto", "cpu", "cuda"]
 STDIN = "/dev/stdin"  # what a lone hyphen on the command line becomes
 
+MAX_LENGTH = (
+    "Symbols an output may have; as the run says by default, which is twice those of the source "
+    "and 50 unless it was told otherwise."
+)
+
 
 @dataclass(frozen=True)
 class Models:
