@@ -260,6 +260,47 @@ def test_wrong_turns(
     assert "Traceback" not in error
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bom.tsv"
+    path.write_text(SOURCES, encoding="utf-8-sig")
+    expected = call(capsys, "decode", run, path)
+    stdin(monkeypatch, path.read_bytes())
+    assert call(capsys, "decode", run) == expected
+    stdin(monkeypatch, SOURCES.encode())
+    assert call(capsys, "decode", run) == expected
+    stdin(monkeypatch, b"\xef\xbb\xbf" + json.dumps({"source": "go\tV;PST"}).encode())
+    assert '"next"' in call(capsys, "complete", run, "--jsonl")
+    stdin(monkeypatch, b"\xef\xbb\xbf")
+    assert main(["decode", str(run)]) == 1
+    assert "standard input is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("codec.json", "[]"),
+        ("codec.json", '{"format": 3, "joint": false, "languages": [], "fingerprint": ""}'),
+        ("codec.json", '{"format": "tsv", "joint": 0, "languages": null, "fingerprint": ""}'),
+        ("codec.json", "{}"),
+        ("codec.json", "{"),
+        ("source_vocabulary.json", "{}"),
+        ("source_vocabulary.json", "[1, 2, 3, 4, 5]"),
+        ("target_segmentation.json", "null"),
+        ("target_segmentation.json", '{"kind": ["words"]}'),
+        ("target_segmentation.json", '{"kind": "bpe", "tokenizer": 3}'),
+    ],
+)
+def test_a_damaged_codec_is_named(
+    tmp_path: Path, words: Path, name: str, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "r")
+    (run / "codec" / name).write_text(content)
+    assert main(["decode", str(run), str(words)]) == 1
+    assert f"codec/{name}" in capsys.readouterr().err
+
+
 def test_empty_input(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").touch()
     assert main(["decode", str(run), str(tmp_path / "empty")]) == 1

@@ -22,7 +22,7 @@ from .data.symbols import EOS
 from .metrics.accuracy import Accuracy, word_accuracy
 from .metrics.certificates import Certificates, certificates
 from .metrics.forced import Forced, measure_steps, summarise
-from .metrics.translation import TranslationScore, bleu, chrf
+from .metrics.translation import TranslationScore, bleu, check_tokenizer, chrf
 from .models.base import Measures, Seq2Seq
 from .search import beam
 from .search.inputs import evaluating
@@ -146,6 +146,7 @@ def evaluate(
         device: where the models are.
         progress: is told after each batch how many sentences are done.
     """
+    check_tokenizer(tokenize)
     stepper, several = _one(models)
     model = stepper if isinstance(stepper, Seq2Seq) else None
     sums = Measures()
