@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -36,6 +37,14 @@ def test_table(run: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     for name in ("accuracy, macro", "english", "german", "exhaustive", "sparsemax score"):
         assert name in out
+
+
+def test_output_is_utf_8_whatever_the_locale(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="ascii"))
+    assert main(["evaluate", str(run)]) == 0
+    sys.stdout.flush()
+    assert "ε-perplexity" in out.getvalue().decode("utf-8")
 
 
 def test_files(run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
