@@ -60,10 +60,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     except CycloptsError:  # already printed, with the nearest valid name
         return _USAGE_ERROR
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "")
+        name = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(name)
         if extra is None:
             raise
-        return _fail(f"this command needs {error.name}; pip install 'parsimax[{extra}]'")
+        return _fail(f"this command needs {name}; pip install 'parsimax[{extra}]'")
     except BrokenPipeError:  # `parsimax decode ... | head`: nobody reads on, which is no mistake
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -33,7 +33,7 @@ def evaluate(
     length_penalty: Annotated[
         float | None, Parameter(help="Above 0, longer outputs gain and nothing is certified.")
     ] = None,
-    max_length: Annotated[int | None, Parameter(help="Symbols an output may have.")] = None,
+    max_length: Annotated[int | None, Parameter(help=runs.MAX_LENGTH)] = None,
     epsilon: Annotated[float, Parameter(help="Of the ε-perplexity.")] = 1e-6,
     tokenize: Annotated[
         str | None, Parameter(help="Tokenizer of sacrebleu's BLEU: 13a by default, zh, char, ...")
@@ -68,6 +68,9 @@ def evaluate(
     for path in (out, predictions):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+    from parsimax.seq2seq.metrics.translation import check_tokenizer
+
+    check_tokenizer(tokenize)  # before a search that takes long
     models = runs.load(folders, checkpoint=checkpoint, device=device)
     config = models.runs[0].config
 
@@ -80,11 +83,10 @@ def evaluate(
 
     paths = data or config.data.validation
     reader = readers.read(format or config.data.format, paths, skip_bad=skip_bad)
-    examples = list(reader)
+    known = runs.Known(models.codec, reader, skip_bad=skip_bad)
+    examples = list(known)
     errors = Console(stderr=True)
-    if reader.skipped:
-        rows = "1 bad row was" if reader.skipped == 1 else f"{reader.skipped:,} bad rows were"
-        errors.print(f"{rows} left out", style="yellow")
+    runs.say_skipped(reader.skipped + known.skipped)
     search = config.search
     with Progress(console=errors, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("searching", total=len(examples))

@@ -38,7 +38,7 @@ def support(
         Literal["text", "jsonl"], Parameter(help="Trees in the terminal, or JSON objects.")
     ] = "text",
     html: Annotated[Path | None, Parameter(help="File for a page with the trees drawn.")] = None,
-    max_length: Annotated[int | None, Parameter(help="Symbols a sequence may have.")] = None,
+    max_length: Annotated[int | None, Parameter(help=runs.MAX_LENGTH)] = None,
     checkpoint: Annotated[str, Parameter(help="best, last, average, or a name.")] = "best",
     device: Annotated[Device, Parameter(help="Where to compute; auto takes a GPU.")] = "auto",
     skip_bad: Annotated[

@@ -133,7 +133,7 @@ class SearchSettings:
 
     beam: int = 5
     n_best: int = 1
-    max_length: int = 100
+    max_length: int | None = None  # symbols of an output; twice those of the source and 50 if null
     length_penalty: float = 0.0
 
 
