@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress
 
+from parsimax._runs.metrics_file import read_metrics
 from parsimax.seq2seq import evaluation, lexicon
 from parsimax.seq2seq import run as trained
 from parsimax.seq2seq.config import Config, from_dict
@@ -24,7 +25,6 @@ from parsimax.seq2seq.data import readers
 from parsimax.seq2seq.data.readers import Example
 from parsimax.seq2seq.metrics.table import rows as table_rows
 from parsimax.seq2seq.metrics.table import table
-from parsimax.seq2seq.training.record import read_metrics
 from parsimax.viz.curves import Panel, curve
 from parsimax.viz.inflection_report import PAGE_NAME, Summary, WordPicture, write_report
 from parsimax.viz.word_pictures import mistakes, word_picture
@@ -113,8 +113,8 @@ def main(out: Path, *, minutes: float, seed: int, reuse: bool) -> Path:
 
 def _trained(folder: Path, options: Config, reuse: bool, console: Console) -> Run:
     """The model of the folder, trained unless it is there and wanted."""
+    from parsimax._runs.errors import TrainingError
     from parsimax.seq2seq.training import train
-    from parsimax.seq2seq.training.errors import TrainingError
 
     there = (folder / "config.yaml").is_file()
     if reuse:

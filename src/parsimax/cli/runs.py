@@ -103,8 +103,8 @@ def load(folders: Sequence[Path], *, checkpoint: str, device: Device) -> Models:
 def read_lines(source: str) -> Iterator[tuple[int, str, str]]:
     """Number, text and fault of each line of a file, which may be compressed, or of the input."""
     if source != STDIN and Path(source).is_file():
-        from parsimax.seq2seq.data import files
-        from parsimax.seq2seq.data.errors import BadRow
+        from parsimax._runs import files
+        from parsimax._runs.bad_rows import BadRow
 
         for number, line in files.read_lines(Path(source)):
             yield (number, "", line.why) if isinstance(line, BadRow) else (number, line, "")

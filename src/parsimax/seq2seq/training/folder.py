@@ -14,26 +14,22 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from parsimax._runs import checkpoint
+from parsimax._runs.display import Display
+from parsimax._runs.errors import TrainingError
+from parsimax._runs.facts import replace, versions
 from parsimax.seq2seq import config as configs
 from parsimax.seq2seq.config import Config
 from parsimax.seq2seq.data import corpus, readers
 from parsimax.seq2seq.data.textcodec import TextCodec
 
-from . import checkpoint
-from .display import Display
-from .errors import TrainingError
 from .resume import Change, check
 
 _OURS = {"config.yaml", "versions.json", "metrics.jsonl", "codec", "data", "checkpoints"}
 _OURS |= {"tensorboard"}
-_PACKAGES = ("parsimax", "torch", "numpy", "numba", "triton", "pytorch-lightning", "tokenizers")
 
 
 @dataclass(frozen=True)
@@ -170,25 +166,5 @@ def _describe(facts: corpus.CorpusFacts) -> str:
 
 
 def _write_facts(folder: RunFolder, config: Config) -> None:
-    _replace(folder.config, config.to_yaml())
-    _replace(folder.path / "versions.json", json.dumps(versions(), indent=1) + "\n")
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that matter."""
-    found = {"python": sys.version.split()[0], "platform": platform.platform()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    replace(folder.config, config.to_yaml())
+    replace(folder.path / "versions.json", json.dumps(versions(), indent=1) + "\n")
