@@ -202,6 +202,13 @@ def _check_together(config: Config, where: str) -> None:
         raise ConfigError(f"{where}: model.freeze_embedding needs word vectors: set data.vectors")
 
 
+def _output(value: str) -> str | None:
+    wrong = mapping(value)
+    if wrong is None and value.strip().startswith("budget"):
+        return "expected a mapping whose probabilities sum to 1"
+    return wrong
+
+
 _RULES: dict[str, Rule] = {
     "data.train": paths,
     "data.validation": paths,
@@ -220,7 +227,7 @@ _RULES: dict[str, Rule] = {
     "model.encoder.dropout": fraction,
     "model.encoder.attention": mapping,
     "model.attention.mapping": mapping,
-    "model.output": mapping,
+    "model.output": _output,
     "optimizer.lr": above(0),
     "optimizer.betas": betas,
     "optimizer.eps": above(0),

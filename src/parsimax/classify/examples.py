@@ -51,11 +51,19 @@ class Examples:
     def remarks(self) -> str:
         """What was left out, for a person; empty if nothing was."""
         counts = (
-            (self.skipped, "bad rows skipped"),
+            (self.skipped, "bad rows"),
             (self.too_short, "too short"),
             (self.too_long, "too long"),
         )
         return ", ".join(f"{count:,} {what}" for count, what in counts if count)
+
+    def left_out(self) -> dict[str, int]:
+        """The same as counts by name."""
+        return {
+            "bad_rows": self.skipped,
+            "too_short": self.too_short,
+            "too_long": self.too_long,
+        }
 
 
 @dataclass(frozen=True)
