@@ -260,8 +260,10 @@ class _Trainer:
         if self.data.test is None:
             return None
         scores, _ = evaluate(self.model, self.data.test, self.data.vocabulary.labels)
-        values = {"epoch": self.state.best_epoch, **scores.to_dict()}
-        metrics_file.append(self.folder.metrics, "test", self.state.step, values)
+        lines = metrics_file.read_metrics(self.folder.metrics)
+        if not lines or lines[-1]["event"] != "test":  # which an ended run has, if it is resumed
+            values = {"epoch": self.state.best_epoch, **scores.to_dict()}
+            metrics_file.append(self.folder.metrics, "test", self.state.step, values)
         return scores
 
 
