@@ -22,7 +22,10 @@ def test_there_are_some():
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.relative_to(FOLDER).as_posix())
 def test_a_config(path):
     if task_of(path) is not None:
-        classifiers.load(path)
+        model = classifiers.load(path).model
+        _, encoder, attention = path.stem.split("-")
+        assert model.encoder.kind == encoder
+        assert {"additive": "tanh", "dot": "dot"}[model.attention.kind] == attention
         return
     read = config.load(path)
     if path.parent.name.startswith("table-1-"):

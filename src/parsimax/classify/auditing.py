@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from parsimax._core.auditable import Auditable, Text
 
@@ -30,6 +31,9 @@ def auditable(run: Run | Classifier, *, dtype: torch.dtype | None = None) -> Aud
     model = copy.deepcopy(run.model if isinstance(run, Run) else run).eval().requires_grad_(False)
     if dtype is not None:
         model = model.to(dtype)
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # cuDNN wants a copy's weights in one piece again
     return Auditable(model.embed, model.encode, model.attend, model.decode, pad=PAD)
 
 

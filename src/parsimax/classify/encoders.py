@@ -64,7 +64,8 @@ def _exactly(lstm: Any, x: Tensor) -> tuple[Tensor, Any]:
     """CuDNN rounds to TF32 if it may, and then a result depends on the rest of its batch."""
     if x.device.type != "cuda":
         return lstm(x)  # type: ignore[no-any-return]
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    cudnn = torch.backends.cudnn
+    with cudnn.flags(enabled=True, deterministic=cudnn.deterministic, allow_tf32=False):
         return lstm(x)  # type: ignore[no-any-return]
 
 
