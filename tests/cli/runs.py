@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from parsimax._runs import checkpoint
 from parsimax.seq2seq.config import from_dict
 from parsimax.seq2seq.data import readers
 from parsimax.seq2seq.data.textcodec import CodecSettings, TextCodec
 from parsimax.seq2seq.models import build
-from parsimax.seq2seq.training import checkpoint
 from parsimax.seq2seq.training.folder import RunFolder
 
 ROWS = (

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from parsimax._runs.config_reader import all_keys
 from parsimax.seq2seq import config as configs
 from parsimax.seq2seq.config import Config, ConfigError, DataSettings
-from parsimax.seq2seq.config_reader import all_keys
 from parsimax.seq2seq.models import TransformerSettings
 
 DATA = "data: {train: [a.tsv], validation: b.tsv}\n"

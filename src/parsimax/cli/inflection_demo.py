@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress
 
+from parsimax._runs.errors import TrainingError
+from parsimax._runs.metrics_file import read_metrics
 from parsimax.seq2seq import evaluation, lexicon
 from parsimax.seq2seq import run as trained
 from parsimax.seq2seq.config import Config, from_dict
@@ -24,9 +26,7 @@ from parsimax.seq2seq.data import readers
 from parsimax.seq2seq.data.readers import Example
 from parsimax.seq2seq.metrics.table import rows as table_rows
 from parsimax.seq2seq.metrics.table import table
-from parsimax.seq2seq.training.errors import TrainingError
 from parsimax.seq2seq.training.folder import BY_DEMO, RunFolder, only_a_run
-from parsimax.seq2seq.training.record import read_metrics
 from parsimax.viz.curves import Panel, curve
 from parsimax.viz.inflection_report import PAGE_NAME, Summary, WordPicture, write_report
 from parsimax.viz.word_pictures import mistakes, word_picture

@@ -85,16 +85,19 @@ def split_paths(paths: Sequence[Path]) -> tuple[list[Path], str]:
 
 def load(folders: Sequence[Path], *, checkpoint: str, device: Device) -> Models:
     """Load runs; of several, the probabilities are averaged."""
-    import torch
+    from parsimax._runs.task import is_classifier
 
+    for folder in folders:
+        if is_classifier(folder):
+            raise ValueError(
+                f"{folder} is the run of a text classifier, and this command needs one of a "
+                "sequence-to-sequence model"
+            )
     from parsimax.seq2seq import run as trained
     from parsimax.seq2seq.search import Ensemble
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: cuda was asked for, and torch finds no GPU; take --device cpu")
-    chosen = "cuda" if device == "auto" and torch.cuda.is_available() else device
-    place = torch.device("cpu" if chosen == "auto" else chosen)
-    runs = tuple(trained.load(folder, checkpoint, place) for folder in folders)
+    where = place(device)
+    runs = tuple(trained.load(folder, checkpoint, where) for folder in folders)
     first = runs[0]
     for run in runs[1:]:
         if run.codec.fingerprint != first.codec.fingerprint:
@@ -104,14 +107,24 @@ def load(folders: Sequence[Path], *, checkpoint: str, device: Device) -> Models:
             )
     models = [run.model for run in runs]
     stepper: Any = models[0] if len(models) == 1 else Ensemble(models)
-    return Models(stepper, first.codec, runs, place)
+    return Models(stepper, first.codec, runs, where)
+
+
+def place(device: Device) -> torch.device:
+    """The device of a name; auto takes a GPU if there is one."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: cuda was asked for, and torch finds no GPU; take --device cpu")
+    chosen = "cuda" if device == "auto" and torch.cuda.is_available() else device
+    return torch.device("cpu" if chosen == "auto" else chosen)
 
 
 def read_lines(source: str) -> Iterator[tuple[int, str, str]]:
     """Number, text and fault of each line of a file, which may be compressed, or of the input."""
     if source != STDIN and Path(source).is_file():
-        from parsimax.seq2seq.data import files
-        from parsimax.seq2seq.data.errors import BadRow
+        from parsimax._runs import files
+        from parsimax._runs.bad_rows import BadRow
 
         for number, line in files.read_lines(Path(source)):
             yield (number, "", line.why) if isinstance(line, BadRow) else (number, line, "")

@@ -14,14 +14,15 @@ Paths are those of the folder in which the command is run.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from . import config_reader
-from .config_reader import ConfigError, Rule
+from parsimax._runs import config_reader
+from parsimax._runs.config_reader import ConfigError, Rule
+from parsimax._runs.rules import above, at_least, betas, factor, fraction, mapping, paths
+
 from .data.segmentation import KINDS
 from .data.textcodec import CodecSettings
 from .models.settings import LEARNED, ModelSettings, RNNSettings
@@ -154,10 +155,7 @@ class Config:
 
     def to_yaml(self) -> str:
         """The whole config as a file that :func:`load` reads."""
-        import yaml
-
-        text: str = yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False, width=100)
-        return text
+        return config_reader.to_yaml(self)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -170,14 +168,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def from_dict(values: dict[str, Any], where: str = "config") -> Config:
     """A config from nested dictionaries, checked as a file is."""
-    return _build(_given(values, where), where)
-
-
-def _given(values: dict[str, Any], where: str) -> config_reader.Tree:
-    return {
-        name: _given(v, where) if isinstance(v, dict) else config_reader.Given(v, where)
-        for name, v in values.items()
-    }
+    return _build(config_reader.given(values, where), where)
 
 
 def _build(tree: config_reader.Tree, where: str) -> Config:
@@ -238,40 +229,7 @@ def _check_together(config: Config, where: str) -> None:
         )
 
 
-def _plain(value: object) -> object:
-    """Tuples as lists, which is what YAML has."""
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    return value
-
-
 # --- which values make sense ---------------------------------------------------------------------
-
-
-def _at_least(low: float) -> Rule:
-    return lambda value: None if value >= low else f"expected at least {low}"
-
-
-def _above(low: float) -> Rule:
-    return lambda value: None if value > low else f"expected more than {low}"
-
-
-def _fraction(value: float) -> str | None:
-    return None if 0 <= value < 1 else "expected a number from 0 to below 1"
-
-
-def _factor(value: float) -> str | None:
-    return None if 0 < value <= 1 else "expected a number above 0, at most 1"
-
-
-def _betas(value: tuple[float, float]) -> str | None:
-    return None if all(0 <= b < 1 for b in value) else "expected two numbers from 0 to below 1"
-
-
-def _paths(value: tuple[str, ...]) -> str | None:
-    return None if value and all(value) else "expected at least one path"
 
 
 def _devices(value: int | str) -> str | None:
@@ -286,22 +244,12 @@ def _segmentation(value: str) -> str | None:
     return f"expected one of {', '.join(KINDS)}{nearest(value, KINDS)}"
 
 
-def _mapping(value: str) -> str | None:
-    from parsimax import mappings
-
-    try:
-        mappings.parse(value)
-    except (TypeError, ValueError) as error:
-        return str(error)
-    return None
-
-
 def _attention(value: str) -> str | None:
     from parsimax import mappings
 
     if value.replace(" ", "") == LEARNED:
         return None
-    wrong = _mapping(value)
+    wrong = mapping(value)
     if wrong is None and isinstance(mappings.parse(value), mappings.Budget):
         return (
             f"expected weights that sum to 1, got {value!r}: its weights sum to k, each at most 1, "
@@ -317,62 +265,62 @@ def _output(value: str) -> str | None:
     try:
         return refusal(value)
     except (TypeError, ValueError):
-        return _mapping(value)
+        return mapping(value)
 
 
 _RULES: dict[str, Rule] = {
-    "data.train": _paths,
-    "data.validation": _paths,
+    "data.train": paths,
+    "data.validation": paths,
     "data.codec.source": _segmentation,
     "data.codec.target": _segmentation,
-    "data.max_source_length": _at_least(1),
-    "data.max_target_length": _at_least(1),
+    "data.max_source_length": at_least(1),
+    "data.max_target_length": at_least(1),
     **{
-        f"model.{name}": _at_least(1)
+        f"model.{name}": at_least(1)
         for name in (
             *("embedding", "hidden", "encoder_layers", "decoder_layers"),
             *("dim", "heads", "feedforward"),
         )
     },
-    "model.init": _at_least(0),
-    "model.dropout": _fraction,
-    "model.attention_dropout": _fraction,
+    "model.init": at_least(0),
+    "model.dropout": fraction,
+    "model.attention_dropout": fraction,
     "model.attention": _attention,
     "model.encoder_attention": _attention,
     "model.context_attention": _attention,
     "model.decoder_attention": _attention,
     "model.output": _output,
-    "optimizer.lr": _above(0),
-    "optimizer.betas": _betas,
-    "optimizer.eps": _above(0),
-    "optimizer.momentum": _fraction,
-    "optimizer.weight_decay": _at_least(0),
-    "optimizer.clip": _above(0),
-    "optimizer.schedule.warmup": _at_least(0),
-    "optimizer.schedule.steps": _at_least(1),
-    "optimizer.schedule.factor": _factor,
-    "optimizer.schedule.floor": _at_least(0),
-    "training.max_epochs": _at_least(1),
-    "training.max_steps": _at_least(1),
-    "training.max_minutes": _above(0),
-    "training.batch.size": _at_least(1),
-    "training.accumulate": _at_least(1),
-    "training.validation.every": _at_least(1),
-    "training.validation.patience": _at_least(1),
-    "training.validation.batch": _at_least(1),
-    "training.keep": _at_least(1),
-    "training.keep_last": _at_least(0),
-    "training.save_every": _at_least(1),
-    "training.average": _at_least(0),
-    "training.log_every": _at_least(1),
+    "optimizer.lr": above(0),
+    "optimizer.betas": betas,
+    "optimizer.eps": above(0),
+    "optimizer.momentum": fraction,
+    "optimizer.weight_decay": at_least(0),
+    "optimizer.clip": above(0),
+    "optimizer.schedule.warmup": at_least(0),
+    "optimizer.schedule.steps": at_least(1),
+    "optimizer.schedule.factor": factor,
+    "optimizer.schedule.floor": at_least(0),
+    "training.max_epochs": at_least(1),
+    "training.max_steps": at_least(1),
+    "training.max_minutes": above(0),
+    "training.batch.size": at_least(1),
+    "training.accumulate": at_least(1),
+    "training.validation.every": at_least(1),
+    "training.validation.patience": at_least(1),
+    "training.validation.batch": at_least(1),
+    "training.keep": at_least(1),
+    "training.keep_last": at_least(0),
+    "training.save_every": at_least(1),
+    "training.average": at_least(0),
+    "training.log_every": at_least(1),
     "training.devices": _devices,
-    "training.num_nodes": _at_least(1),
-    "training.workers": _at_least(0),
-    "search.beam": _at_least(1),
-    "search.n_best": _at_least(1),
-    "search.max_length": _at_least(1),
-    "search.length_penalty": _at_least(0),
-    "seed": _at_least(0),
+    "training.num_nodes": at_least(1),
+    "training.workers": at_least(0),
+    "search.beam": at_least(1),
+    "search.n_best": at_least(1),
+    "search.max_length": at_least(1),
+    "search.length_penalty": at_least(0),
+    "seed": at_least(0),
 }
 
 # What other toolkits call it.

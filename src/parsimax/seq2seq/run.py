@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from parsimax._runs import checkpoint as files
+from parsimax._runs.errors import TrainingError
+
 from . import config as configs
 from .config import Config
 from .data.textcodec import TextCodec
 from .models import Seq2Seq, build
-from .training import checkpoint as files
-from .training.errors import TrainingError
 from .training.folder import RunFolder
 
 

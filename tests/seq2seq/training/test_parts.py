@@ -16,14 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from parsimax._runs import checkpoint
+from parsimax._runs.errors import TrainingError
+from parsimax._runs.metrics_file import keep_until, read_metrics
 from parsimax.attention import AdaptiveAlpha
 from parsimax.seq2seq.config import OptimizerSettings, ScheduleSettings
 from parsimax.seq2seq.data.batch import Batch
-from parsimax.seq2seq.training import checkpoint, gathering
-from parsimax.seq2seq.training.errors import TrainingError
+from parsimax.seq2seq.training import gathering
 from parsimax.seq2seq.training.keeping import Keeper
 from parsimax.seq2seq.training.optimizing import apply_settings, make_optimizer, rescale
-from parsimax.seq2seq.training.record import Recorder, keep_until, read_metrics
+from parsimax.seq2seq.training.record import Recorder
 from parsimax.seq2seq.training.schedule import Schedule
 from parsimax.seq2seq.training.stream import Stream, Work
 

@@ -14,10 +14,11 @@ import torch
 import yaml
 from tests.seq2seq.training.runs import metrics, small_config, write_pairs
 
+from parsimax._runs import checkpoint
 from parsimax.seq2seq import config as configs
 from parsimax.seq2seq import run as runs
 from parsimax.seq2seq.data.batch import Batch
-from parsimax.seq2seq.training import TrainingError, average, checkpoint, train
+from parsimax.seq2seq.training import TrainingError, average, train
 from parsimax.seq2seq.training.fit import Outcome
 from parsimax.seq2seq.training.module import TrainingModule
 

@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from . import checkpoint
-from .errors import TrainingError
+from parsimax._runs import checkpoint
+from parsimax._runs.errors import TrainingError
+
 from .folder import RunFolder
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytorch_lightning as lightning
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 
+from parsimax._runs.display import Display
+from parsimax._runs.errors import TrainingError
 from parsimax.seq2seq.config import Config
 
 from .averaging import average
-from .display import Display
-from .errors import TrainingError
 from .folder import RunFolder
 from .module import STOPPING, TrainingModule
 from .others import EndOthers

@@ -16,28 +16,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
-import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from parsimax._runs import checkpoint
+from parsimax._runs.display import Display
+from parsimax._runs.errors import TrainingError
+from parsimax._runs.facts import replace, versions
 from parsimax.seq2seq import config as configs
 from parsimax.seq2seq.config import Config
 from parsimax.seq2seq.data import corpus, readers
 from parsimax.seq2seq.data.textcodec import TextCodec
 
-from . import checkpoint, sources
-from .display import Display
-from .errors import TrainingError
+from . import sources
 from .resume import Change, check
 
 _NAMES = {"config.yaml", "versions.json", "metrics.jsonl", "codec", "data", "checkpoints"}
 _NAMES |= {"sources.json", "tensorboard"}
 _WRITER = "parsimax train"
 BY_DEMO = "made-by-parsimax-demo.txt"  # a run that the demo made and may replace
-_PACKAGES = ("parsimax", "torch", "numpy", "numba", "triton", "pytorch-lightning", "tokenizers")
 
 
 @dataclass(frozen=True)
@@ -189,7 +186,7 @@ def _resume(folder: RunFolder, config: Config, last: Path) -> list[Change]:
 def prepare(folder: RunFolder, config: Config, display: Display) -> None:
     """Learn the codec and encode the corpora, unless that was done."""
     data = config.data
-    _replace(folder.sources, json.dumps(sources.digests(data), indent=1) + "\n")
+    replace(folder.sources, json.dumps(sources.digests(data), indent=1) + "\n")
     train = readers.read(data.format, data.train, skip_bad=data.skip_bad)
     validation = readers.read(data.format, data.validation, skip_bad=data.skip_bad)
     with display.counting("reading examples") as count:
@@ -238,25 +235,5 @@ def _describe(facts: corpus.CorpusFacts) -> str:
 def _write_facts(folder: RunFolder, config: Config) -> None:
     options = config.to_yaml()
     mark = {"written_by": _WRITER, "config_sha256": _digest(options.encode())}
-    _replace(folder.path / "versions.json", json.dumps({**mark, **versions()}, indent=1) + "\n")
-    _replace(folder.config, options)
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that matter."""
-    found = {"python": sys.version.split()[0], "platform": platform.platform()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    replace(folder.path / "versions.json", json.dumps({**mark, **versions()}, indent=1) + "\n")
+    replace(folder.config, options)

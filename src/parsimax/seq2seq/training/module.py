@@ -20,6 +20,9 @@ import pytorch_lightning as lightning
 import torch
 from torch import Tensor
 
+from parsimax._runs import checkpoint
+from parsimax._runs.display import Display
+from parsimax._runs.errors import TrainingError
 from parsimax.seq2seq.config import Config
 from parsimax.seq2seq.data.batch import Batch
 from parsimax.seq2seq.data.batching import BatchSampler, make_loader
@@ -27,9 +30,7 @@ from parsimax.seq2seq.data.corpus import Corpus
 from parsimax.seq2seq.data.textcodec import TextCodec
 from parsimax.seq2seq.models import Seq2Seq, build
 
-from . import checkpoint, gathering, memory
-from .display import Display
-from .errors import TrainingError
+from . import gathering, memory
 from .folder import RunFolder, begin, prepare
 from .graphs import GraphedLoss
 from .keeping import Keeper

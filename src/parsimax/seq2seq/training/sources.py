@@ -10,10 +10,9 @@ import hashlib
 import json
 from pathlib import Path
 
+from parsimax._runs.errors import TrainingError
 from parsimax.seq2seq.config import DataSettings
 from parsimax.seq2seq.data import readers
-
-from .errors import TrainingError
 
 Digests = dict[str, dict[str, str]]  # of each corpus: a file's path, and the hash of its content
 

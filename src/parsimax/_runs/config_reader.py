@@ -134,6 +134,31 @@ def merge(into: Tree, other: Tree) -> None:
             into[name] = value
 
 
+def given(values: dict[str, Any], where: str) -> Tree:
+    """Options from nested dictionaries."""
+    return {
+        name: given(v, where) if isinstance(v, dict) else Given(v, where)
+        for name, v in values.items()
+    }
+
+
+def to_yaml(made: Any) -> str:
+    """A whole config as text that :func:`read_yaml` reads."""
+    import yaml
+
+    text: str = yaml.safe_dump(_plain(dataclasses.asdict(made)), sort_keys=False, width=100)
+    return text
+
+
+def _plain(value: object) -> object:
+    """Tuples as lists, which is what YAML has."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value
+
+
 def build(
     cls: type[Made],
     tree: Tree,
