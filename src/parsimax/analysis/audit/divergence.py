@@ -44,7 +44,7 @@ def smoothed_kl(
     if mask is None:
         uniform = torch.full_like(p, 1.0 / p.shape[-1])
     else:
-        uniform = mask / mask.sum(-1, keepdim=True).clamp(min=1)
+        uniform = mask.to(p.dtype) / mask.sum(-1, keepdim=True).clamp(min=1)
     p = (1 - smoothing) * p + smoothing * uniform
     q = (1 - smoothing) * q + smoothing * uniform
     # masked entries are zero in both; log(p/q) must not be asked for there

@@ -64,7 +64,8 @@ def gradient(function: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
 def attribute(grad: Tensor, point: Tensor, method: GradientMethod) -> Tensor:
     """From gradients in vectors to one number a token."""
     if isinstance(method, GradientNorm):
-        return torch.linalg.vector_norm(grad, dim=-1)
+        norm: Tensor = torch.linalg.vector_norm(grad, dim=-1)
+        return norm
     return (grad * point).sum(-1).abs()
 
 

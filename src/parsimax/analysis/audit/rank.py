@@ -114,7 +114,7 @@ def _membership(values: Tensor, k: int) -> Tensor:
     threshold = values.topk(k).values[-1]
     above = values > threshold
     tied = values == threshold
-    return above.double() + tied * ((k - above.sum()) / tied.sum())
+    return above.double() + tied.double() * ((k - int(above.sum())) / int(tied.sum()))
 
 
 def _undefined(u: Tensor, v: Tensor, names: tuple[str, str]) -> str:

@@ -117,7 +117,7 @@ def leave_out_hidden(
             size = footprint.rows(mask.shape[1], model.memory)
             left = [
                 total_variation(_predict_without(model, h, a, mask, method, t, g), y[t]).cpu()
-                for t, g in zip(text.split(size), gone.split(size), strict=True)
+                for t, g in zip(torch.split(text, size), torch.split(gone, size), strict=True)
             ]
         moved = torch.cat(left) if left else torch.empty(0, dtype=torch.float64)
         start = 0
@@ -172,7 +172,9 @@ def leave_out_states(
         norms = torch.linalg.vector_norm(model.encode(x, mask), dim=-1)  # (B, L)
         found = torch.zeros(texts, length, length, dtype=norms.dtype, device=norms.device)
         every_text, every_gone = mask.nonzero(as_tuple=True)
-        for text, gone in zip(every_text.split(size), every_gone.split(size), strict=True):
+        for text, gone in zip(
+            torch.split(every_text, size), torch.split(every_gone, size), strict=True
+        ):
             if method.removal == "zero":
                 part = x[text]
                 part[torch.arange(len(text), device=x.device), gone] = 0.0

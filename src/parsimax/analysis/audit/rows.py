@@ -92,6 +92,11 @@ def most_rows(device: torch.device | str) -> int:
     return ROWS_ON_CPU if torch.device(device).type == "cpu" else ROWS_ON_GPU
 
 
+def generator_of(seed: int, index: int) -> torch.Generator:
+    """Random numbers of one text: they do not depend on which texts share its batch."""
+    return torch.Generator().manual_seed(seed * 1_000_003 + index)
+
+
 class Reporter:
     """Counts what is done and tells a callback, if there is one."""
 
