@@ -46,6 +46,7 @@ class Checked:
         self.device = torch.device(device)
         self.memory = memory
         self.most = most_rows(self.device)
+        self.dtype = torch.get_default_dtype()  # of predictions, once there are any
         self._footprint: Footprint | None = None
 
     @property
@@ -89,6 +90,7 @@ class Checked:
                 f"auditable.decode must return probabilities of at least two classes, got "
                 f"{y.shape[1]}; for one sigmoid output p give torch.stack([1 - p, p], -1)"
             )
+        self.dtype = y.dtype
         return y
 
     def predict(self, rows: Sequence[Tokens]) -> tuple[Tensor, Tensor, Tensor]:

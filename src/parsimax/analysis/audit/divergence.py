@@ -47,9 +47,10 @@ def smoothed_kl(
         uniform = mask.to(p.dtype) / mask.sum(-1, keepdim=True).clamp(min=1)
     p = (1 - smoothing) * p + smoothing * uniform
     q = (1 - smoothing) * q + smoothing * uniform
-    # masked entries are zero in both; log(p/q) must not be asked for there
-    safe = torch.where(q > 0, q, torch.where(p > 0, q, 1.0))
-    return (torch.xlogy(p, p) - torch.xlogy(p, safe)).sum(-1)
+    # masked entries are zero in both; neither log nor its gradient must be asked for there
+    log_p = torch.where(p > 0, p, 1.0).log()
+    log_q = torch.where((q > 0) | (p > 0), q, 1.0).log()
+    return (p * (log_p - log_q)).sum(-1)
 
 
 def entropy(p: Tensor) -> Tensor:

@@ -83,12 +83,13 @@ def leave_out_inputs(
             progress=progress,
             stage=stage,
         )
-        moved = total_variation(without, whole[texts])
+        moved = _rounded(total_variation(without, whole[texts]), model.dtype)
         return _split(moved, rows, defined=method.removal == "replace")
     index = torch.repeat_interleave(
         torch.arange(len(rows)), torch.tensor([len(row) for row in rows])
     )
-    return _split(total_variation(without, whole[index]), rows, defined=True)
+    moved = _rounded(total_variation(without, whole[index]), model.dtype)
+    return _split(moved, rows, defined=True)
 
 
 def leave_out_hidden(
@@ -120,6 +121,7 @@ def leave_out_hidden(
                 for t, g in zip(torch.split(text, size), torch.split(gone, size), strict=True)
             ]
         moved = torch.cat(left) if left else torch.empty(0, dtype=torch.float64)
+        moved = _rounded(moved, model.dtype)
         start = 0
         for row, i in enumerate(index):
             if bool(defined[row].any()):
@@ -199,6 +201,16 @@ def _norms_without(
         h = model.encode(model.embed(tokens[text[:, None], source]), part_mask)
         left[some] = left[some].scatter(1, source, torch.linalg.vector_norm(h, dim=-1))
     return left
+
+
+def _rounded(moved: Tensor, dtype: torch.dtype) -> Tensor:
+    """Distances in steps of 16 units of rounding of the model's dtype.
+
+    A state without weight can be removed and nothing changes, but another batch is rounded
+    otherwise. What is only rounding must not decide an order of tokens: those are ties.
+    """
+    step = 16 * torch.finfo(dtype).eps
+    return (moved / step).round() * step
 
 
 def _weights(model: Checked, rows: Sequence[Tokens]) -> list[Tensor]:

@@ -95,6 +95,8 @@ def audit(
         A frozen dataclass with tables, intervals, examples, exclusions and a verdict.
     """
     _check_texts(texts)
+    if len(set(searches)) < len(searches):
+        raise ValueError(f"searches must differ from each other, got {list(searches)}")
     named = _named(importances)
     model = Checked(auditable, device, memory)
     clock = _Clock()
@@ -255,10 +257,9 @@ def _drawn(rows: Sequence[Tensor] | Sequence[object], count: int | None, seed: i
 def _subject(search: Search, taken: Mapping[str, object]) -> str:
     name = f"adversarial {parse(search.mapping)}" + (" on the support" if search.on_support else "")
     name = "adversarial attention" if name == "adversarial softmax" else name
-    if name in taken:
-        name += f", epsilon {search.epsilon:g}"
-    if name in taken:
-        raise ValueError(f"searches must differ from each other, got two of {name!r}")
+    for option in ("epsilon", "count", "steps", "lr", "penalty", "seed"):
+        if name in taken:
+            name += f", {option} {getattr(search, option):g}"
     return name
 
 
