@@ -18,9 +18,28 @@ from torch import Tensor, nn
 import parsimax as px
 from parsimax.analysis.audit import Auditable, Search, Text, seed_control
 
-GOOD = "good great fine lovely superb charming".split()
-BAD = "bad awful poor dull dreadful clumsy".split()
-PLAIN = "the a film plot actor scene is was and of it this with very in for camera story".split()
+GOOD = ["good", "great", "fine", "lovely", "superb", "charming"]
+BAD = ["bad", "awful", "poor", "dull", "dreadful", "clumsy"]
+PLAIN = [
+    "the",
+    "a",
+    "film",
+    "plot",
+    "actor",
+    "scene",
+    "is",
+    "was",
+    "and",
+    "of",
+    "it",
+    "this",
+    "with",
+    "very",
+    "in",
+    "for",
+    "camera",
+    "story",
+]
 WORDS = ["<pad>", *GOOD, *BAD, *PLAIN]
 NUMBER = {word: i for i, word in enumerate(WORDS)}
 

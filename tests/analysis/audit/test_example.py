@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).parents[3] / "experiments" / "audits" / "own_model.py"
 
 
 def test_own_model(tmp_path, monkeypatch, capsys):
-    arguments = ["--out", str(tmp_path), "--texts", "60", "--epochs", "6", "--steps", "20"]
+    arguments = ["--out", str(tmp_path), "--texts", "60", "--epochs", "12", "--steps", "20"]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     printed = capsys.readouterr().out

@@ -58,10 +58,10 @@ def test_few_texts_decide_nothing():
 
 def test_headlines():
     far = {Measure(n, "adversarial attention"): estimate(0.6, 0.65) for n in ("far", "jsd")}
-    assert "none of them proves it" in judge(ranks(0.7, 0.8)).headline
+    assert "that is not a proof" in judge(ranks(0.7, 0.8)).headline
     assert judge(ranks(0.1, 0.2)).headline.startswith("Not supported")
     mixed = judge({**ranks(0.7, 0.8), **far})
-    assert mixed.headline.startswith("Mixed: of 2 tests with a clear answer, 1 ")
+    assert mixed.headline.startswith("Mixed: tests with a clear answer are 2, of which 1 for")
     assert "at most 0.01" in str(mixed)
     assert judge({}).headline.startswith("Undecided")
 
@@ -108,6 +108,14 @@ def test_own_tokens(low, high, answer):
     names = ("own_share", "own_first", "entropy")
     measures = {Measure(n, "gradient_norm:inputs-to-hidden"): estimate(low, high) for n in names}
     assert judge(measures).findings[0].answer == answer
+
+
+def test_own_token_first_but_not_most():
+    share, first, entropy = (
+        Measure(n, "gradient_norm:inputs-to-hidden") for n in ("own_share", "own_first", "entropy")
+    )
+    measures = {share: estimate(0.2, 0.3), first: estimate(0.8, 0.9), entropy: estimate(0.8, 0.9)}
+    assert judge(measures).findings[0].answer == "partly"
 
 
 def control(kind, jsd, tvd):

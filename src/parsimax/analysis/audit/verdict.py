@@ -96,17 +96,18 @@ def _headline(findings: Sequence[Finding]) -> str:
         )
     if good == len(clear):
         return (
-            f"All {good} tests with a clear answer speak for reading attention as an indication "
-            "of which tokens matter here; none of them proves it."
+            "Supported as far as tested: every test with a clear answer speaks for reading "
+            f"attention as an indication of which tokens matter here ({good} of {len(findings)} "
+            "tests); that is not a proof."
         )
     if good == 0:
         return (
-            f"Not supported: all {len(clear)} tests with a clear answer speak against reading "
-            "attention as an explanation of this model's predictions."
+            "Not supported: every test with a clear answer speaks against reading attention as an "
+            f"explanation of this model's predictions ({len(clear)} of {len(findings)} tests)."
         )
     return (
-        f"Mixed: of {len(clear)} tests with a clear answer, {good} speak for reading attention as "
-        f"an explanation and {len(clear) - good} against. It should not be shown as one without "
+        f"Mixed: tests with a clear answer are {len(clear)}, of which {good} for reading attention "
+        f"as an explanation and {len(clear) - good} against. It should not be shown as one without "
         "the evidence below."
     )
 
@@ -202,9 +203,18 @@ def _own_tokens(estimates: Mapping[Measure, Estimate]) -> Finding | None:
     if value.low > MOST:
         answer, supports = YES, True
         statement = "Most of the influence on a state comes from the token it stands over."
-    elif value.high < MOST:
+    elif value.high < MOST and estimates[first].high < MOST:
         answer, supports = NO, False
-        statement = "Most of the influence on a state comes from other tokens than its own."
+        statement = (
+            "Most of the influence on a state comes from other tokens, and for most states another "
+            "token than their own has the largest."
+        )
+    elif value.high < MOST:
+        answer, supports = PARTLY, None
+        statement = (
+            "Its own token is often the one with most influence on a state, but all others "
+            "together have more."
+        )
     else:
         answer, supports = UNCLEAR, None
         statement = "About half of the influence on a state comes from its own token."
