@@ -80,7 +80,7 @@ def trained(kind: str, seed: int, steps: int) -> Model:
 
 @pytest.fixture(scope="module", params=["rnn", "transformer"])
 def model(request: pytest.FixtureRequest) -> Model:
-    return trained(request.param, 0, steps=120)
+    return trained(request.param, 0, steps={"rnn": 120, "transformer": 250}[request.param])
 
 
 @pytest.fixture(scope="module")
