@@ -52,6 +52,11 @@ def test_overrides(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     assert config.data.skip_bad
 
 
+def test_a_glob_may_begin_with_a_star(tmp_path: Path) -> None:
+    config = load(tmp_path, DATA, "--data.train", "*-train.tsv", "x.tsv")
+    assert config.data.train == ("*-train.tsv", "x.tsv")
+
+
 def test_none_and_negative_values_can_be_given(tmp_path: Path) -> None:
     config = load(tmp_path, DATA, "--optimizer.clip", "null", "--training.max_steps", "1e3")
     assert config.optimizer.clip is None

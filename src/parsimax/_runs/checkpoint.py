@@ -87,6 +87,8 @@ def point(path: Path, target: Path) -> None:
     """Make ``path`` the same file as ``target``, at once; a copy where links do not exist."""
     part = path.with_name(path.name + _PART)
     part.unlink(missing_ok=True)
+    if path.exists() and path.samefile(target):  # renaming one of two links would do nothing
+        return
     try:
         os.link(target, part)
     except OSError:

@@ -105,7 +105,8 @@ def read_overrides(arguments: Sequence[str]) -> Tree:
     tree: Tree = {}
     for key, texts in grouped:
         try:
-            values = [yaml.safe_load(text) for text in texts]
+            # a star begins a glob here, and an alias in YAML, of which there are none to name
+            values = [text if text.startswith("*") else yaml.safe_load(text) for text in texts]
         except yaml.YAMLError as error:
             raise ConfigError(f"--{key}: {' '.join(texts)!r} is not a YAML value") from error
         read = True if not values else values[0] if len(values) == 1 else values

@@ -62,7 +62,8 @@ def load(run: str | Path, checkpoint: str = "best", device: str | torch.device =
         path = Path(checkpoint)
     elif checkpoint == "best" and not path.exists() and folder.checkpoint("last").exists():
         raise TrainingError(
-            f"{folder.path} was never validated, so it has no best checkpoint; take the last one"
+            f"{folder.path} has no best checkpoint: it was not validated yet, or the file is gone; "
+            "take the last one with --checkpoint last"
         )
     state = files.read(path)
     codec = TextCodec.load(folder.codec)

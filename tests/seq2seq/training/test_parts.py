@@ -350,3 +350,15 @@ def test_changed_decay_is_for_matrices_and_moments_go_into_any_groups() -> None:
         for p, moments in saved.state.items():
             assert torch.equal(optimizer.state[p]["exp_avg"], moments["exp_avg"])
             assert float(optimizer.state[p]["step"]) == 1
+
+
+def test_pointing_again_at_the_same_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    target, best = tmp_path / "step-1.ckpt", tmp_path / "best.ckpt"
+    target.write_bytes(b"x")
+    for _ in range(2):
+        checkpoint.point(best, target)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["best.ckpt", "step-1.ckpt"]
+    other = tmp_path / "step-2.ckpt"
+    other.write_bytes(b"y")
+    checkpoint.point(best, other)
+    assert best.read_bytes() == b"y"
