@@ -361,7 +361,10 @@ def _unknown(
         if close:
             return f"{place}: unknown option {key}.{inner}; did you mean {close[0]}?"
     if key in keys:
-        return f"{place}: {key} is an option of another {prefix}kind than the one that is set"
+        return (
+            f"{place}: {key} is an option of another {prefix}kind than the one that is set; take "
+            f"it out, or set {prefix}kind"
+        )
     # A sibling whose name is close, then what others call it, then the same name in another
     # section, then whatever is close.
     close = difflib.get_close_matches(name, list(siblings), n=1, cutoff=0.6)

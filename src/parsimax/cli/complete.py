@@ -259,7 +259,7 @@ def _show(console: Console, said: str, found: TextCompletion) -> None:
     from rich.text import Text
 
     from parsimax.seq2seq.data.symbols import EOS, NAMES
-    from parsimax.viz.canvas import shown
+    from parsimax.viz.canvas import percent, shown
 
     line = Text("  ")
     line.append(said, style="bold")
@@ -275,7 +275,7 @@ def _show(console: Console, said: str, found: TextCompletion) -> None:
     for choice in choices[:20]:
         name = "⏎" if choice.token == NAMES[EOS] else shown(choice.token)
         line.append(f"{name} ", style="bold cyan")
-        line.append(f"{100 * choice.probability:.1f} %   ", style="dim")
+        line.append(f"{percent(choice.probability)}   ", style="dim")
     if len(choices) > 20:
         line.append(f"and {len(choices) - 20} more", style="dim")
     console.print(line)
