@@ -97,6 +97,17 @@ def point(path: Path, target: Path) -> None:
     sync_folder(path.parent)
 
 
+def load_weights(model: torch.nn.Module, weights: State, path: Path, config: Path) -> None:
+    """Put the weights of a checkpoint into the model that a config describes."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise TrainingError(
+            f"{path} does not fit the model in {config}: {' '.join(str(error).split())[:300]}; "
+            "take a checkpoint of this run, or the parsimax that wrote it (see versions.json)"
+        ) from error
+
+
 # --- random states -------------------------------------------------------------------------------
 
 

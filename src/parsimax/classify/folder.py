@@ -11,18 +11,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from parsimax._runs import checkpoint
 from parsimax._runs.errors import TrainingError
-from parsimax._runs.facts import replace, versions
+from parsimax._runs.folder import RunPaths, check_free, write_facts
 
 from . import config as configs
 from .config import Config
 
-_OURS = {"config.yaml", "versions.json", "metrics.jsonl", "vocabulary.json", "checkpoints"}
 # What a resumed run may be told anew: nothing that has shaped the weights or the data so far.
 _MAY_CHANGE = {
     "training.max_epochs",
@@ -36,34 +34,13 @@ _MAY_CHANGE = {
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class RunFolder(RunPaths):
     """Paths of a run."""
-
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        """All options."""
-        return self.path / "config.yaml"
 
     @property
     def vocabulary(self) -> Path:
         """Labels and words."""
         return self.path / "vocabulary.json"
-
-    @property
-    def metrics(self) -> Path:
-        """A line for each epoch."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """All checkpoints."""
-        return self.path / "checkpoints"
-
-    def checkpoint(self, name: str) -> Path:
-        """The checkpoint of a name such as ``best``."""
-        return self.checkpoints / f"{name}.ckpt"
 
 
 def begin(folder: RunFolder, config: Config, resume: bool) -> None:
@@ -76,24 +53,11 @@ def begin(folder: RunFolder, config: Config, resume: bool) -> None:
         _check_resumed(folder, config, last)
         checkpoint.remove_parts(folder.checkpoints)
     else:
-        if last.exists():
-            raise TrainingError(
-                f"{folder.path} holds a run already; go on with it by --resume, or give another "
-                "folder by --out"
-            )
-        present = {p.name for p in folder.path.iterdir()} if folder.path.is_dir() else set()
-        foreign = sorted(present - _OURS)
-        if (foreign and "config.yaml" not in present) or folder.path.is_file():
-            what = ", ".join(foreign[:3]) or "a file"
-            raise TrainingError(
-                f"{folder.path} is not the folder of a run (it holds {what}); give another by --out"
-            )
+        check_free(folder)
         folder.checkpoints.mkdir(parents=True, exist_ok=True)
         folder.metrics.unlink(missing_ok=True)
-        for old in folder.checkpoints.glob("*"):
-            old.unlink()
-    replace(folder.config, config.to_yaml())
-    replace(folder.path / "versions.json", json.dumps(versions(), indent=1) + "\n")
+        checkpoint.remove_parts(folder.checkpoints)
+    write_facts(folder, config.to_yaml())
 
 
 def _check_resumed(folder: RunFolder, config: Config, last: Path) -> None:

@@ -102,13 +102,7 @@ def load(run: str | Path, checkpoint: str = "best", device: str | torch.device =
         len(vocabulary.labels),
         torch.zeros(len(vocabulary), size) if settings.embedding is None else None,
     )
-    try:
-        model.load_state_dict(state["model"])
-    except RuntimeError as error:
-        raise TrainingError(
-            f"{path} does not fit the model in {folder.config}: "
-            f"{' '.join(str(error).split())[:300]}; take a checkpoint of this run"
-        ) from error
+    checkpoints.load_weights(model, state["model"], path, folder.config)
     return Run(
         model=model.to(device).eval(),
         vocabulary=vocabulary,

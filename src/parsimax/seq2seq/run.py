@@ -73,13 +73,7 @@ def load(run: str | Path, checkpoint: str = "best", device: str | torch.device =
             "checkpoint of this run, or the codec folder of the run that the checkpoint is from"
         )
     model = build(config.model, len(codec.source_vocabulary), len(codec.target_vocabulary))
-    try:
-        model.load_state_dict(state["model"])
-    except RuntimeError as error:
-        raise TrainingError(
-            f"{path} does not fit the model in {folder.config}: "
-            f"{' '.join(str(error).split())[:300]}; take a checkpoint of this run"
-        ) from error
+    files.load_weights(model, state["model"], path, folder.config)
     return Run(
         model=model.to(device).eval(),
         codec=codec,
