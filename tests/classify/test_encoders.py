@@ -159,7 +159,8 @@ def test_gradients_in_evaluation_mode_on_a_gpu(boundaries: bool) -> None:
     encoder = build(BiLSTMSettings(hidden=6), 6, boundaries).cuda().eval()
     x, mask = some()
     x = x.float().cuda().requires_grad_()
-    found = torch.autograd.grad(encoder(x, mask.cuda()).square().sum(), x)[0]
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        found = torch.autograd.grad(encoder(x, mask.cuda()).square().sum(), x)[0]
     here = x.detach().cpu().requires_grad_()
     expected = torch.autograd.grad(encoder.cpu()(here, mask).square().sum(), here)[0]
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
