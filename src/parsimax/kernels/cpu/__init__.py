@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import budget, conjugate, entmax, entmax_backward, normmax
+from . import budget, conjugate, entmax, entmax_backward, fusedmax, normmax, oscarmax
 from .pool import for_rows
 
 _SLAB = 1 << 18  # scores that are copied at a time where rows do not lie together
@@ -23,12 +23,16 @@ _FORWARD: dict[str, Callable[..., Any]] = {
     "sparsegen": entmax.sparsegen_forward,
     "normmax": normmax.normmax_forward,
     "budget": budget.budget_forward,
+    "fusedmax": fusedmax.fusedmax_forward,
+    "oscarmax": oscarmax.oscarmax_forward,
 }
 _BACKWARD: dict[str, Callable[..., Any]] = {
     "entmax": entmax_backward.entmax_backward,
     "sparsegen": entmax_backward.sparsegen_backward,
     "normmax": normmax.normmax_backward,
     "budget": budget.budget_backward,
+    "fusedmax": fusedmax.fusedmax_backward,
+    "oscarmax": oscarmax.oscarmax_backward,
 }
 _CONJUGATE: dict[str, Callable[..., Any]] = {
     "entmax": conjugate.entmax_conjugate,
@@ -36,6 +40,7 @@ _CONJUGATE: dict[str, Callable[..., Any]] = {
     "normmax": conjugate.normmax_conjugate,
     "budget": conjugate.budget_conjugate,
 }
+MAPPINGS = frozenset(_FORWARD)  # the mappings that ``forward`` and ``backward`` know
 LOSSES = frozenset(_CONJUGATE)  # the mappings that ``solve_loss`` knows
 
 
