@@ -2,6 +2,8 @@
 
 from .base import Mapping, parse, registry
 from .budget import Budget, budget
+from .constrained_softmax import ConstrainedSoftmax, constrained_softmax
+from .constrained_sparsemax import ConstrainedSparsemax, constrained_sparsemax
 from .entmax import Entmax, entmax
 from .fusedmax import Fusedmax, fusedmax
 from .normmax import Normmax, normmax
@@ -12,6 +14,8 @@ from .sparsemax import Sparsemax, sparsemax
 
 __all__ = [
     "Budget",
+    "ConstrainedSoftmax",
+    "ConstrainedSparsemax",
     "Entmax",
     "Fusedmax",
     "Mapping",
@@ -21,6 +25,8 @@ __all__ = [
     "Sparsegen",
     "Sparsemax",
     "budget",
+    "constrained_softmax",
+    "constrained_sparsemax",
     "entmax",
     "fusedmax",
     "normmax",

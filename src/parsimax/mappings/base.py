@@ -146,7 +146,8 @@ def registry() -> dict[str, type[Mapping]]:
     """All mappings by name.
 
     >>> sorted(registry())
-    ['budget', 'entmax', 'normmax', 'softmax', 'sparsegen', 'sparsemax']
+    ['budget', 'constrained_softmax', 'constrained_sparsemax', 'entmax', 'fusedmax', 'normmax', \
+'oscarmax', 'softmax', 'sparsegen', 'sparsemax']
     """
     return dict(_REGISTRY)
 

@@ -8,19 +8,34 @@ from parsimax.attention import (
 )
 
 from .losses import EntmaxLoss, FenchelYoungLoss, LinearEntmaxLoss, SparsemaxLoss
-from .mappings import Budget, Entmax, Normmax, Softmax, Sparsegen, Sparsemax
+from .mappings import (
+    Budget,
+    ConstrainedSoftmax,
+    ConstrainedSparsemax,
+    Entmax,
+    Fusedmax,
+    Normmax,
+    Oscarmax,
+    Softmax,
+    Sparsegen,
+    Sparsemax,
+)
 
 __all__ = [
     "AdaptiveAlpha",
     "AdditiveAttention",
     "BilinearAttention",
     "Budget",
+    "ConstrainedSoftmax",
+    "ConstrainedSparsemax",
     "Entmax",
     "EntmaxLoss",
     "FenchelYoungLoss",
+    "Fusedmax",
     "LinearEntmaxLoss",
     "MultiheadAttention",
     "Normmax",
+    "Oscarmax",
     "Softmax",
     "Sparsegen",
     "Sparsemax",

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import intrinsic
 
 from .jit import kernel
+from .scalar import bits
 
 _SHORT = 48  # below this, moving numbers one by one is faster than counting them
 _BITS = 11
 _SIZE = 1 << _BITS
 
 
-@intrinsic
-def _bits(typing_context, x):
-    """The bits of a float64 as an int64."""
-    from numba import types
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(types.int64))
-
-    return types.int64(types.float64), generate
-
-
-@kernel
-def float_bits(x):
-    """The bits of a float64 as an int64."""
-    return _bits(x)
-
-
 @kernel
 def _key(x):
     """An unsigned integer that falls as ``x`` rises; -0.0 and 0.0 are one."""
-    bits = _bits(np.float64(x) + 0.0)
-    flipped = np.uint64(bits) if bits < 0 else np.uint64(~bits) & np.uint64(0x7FFFFFFFFFFFFFFF)
-    return flipped
+    pattern = bits(np.float64(x) + 0.0)
+    if pattern < 0:
+        return np.uint64(pattern)
+    return np.uint64(~pattern) & np.uint64(0x7FFFFFFFFFFFFFFF)
 
 
 @kernel
@@ -74,14 +58,14 @@ def sort_descending(y, count, order, keys, spare, spare_keys, buckets, lowest):
             for i in range(count):
                 buckets[np.int64((source_keys[i] >> shift) & np.uint64(_SIZE - 1))] += 1
             total = 0
-            for b in range(_SIZE):
-                size = buckets[b]
-                buckets[b] = total
+            for digit in range(_SIZE):
+                size = buckets[digit]
+                buckets[digit] = total
                 total += size
             for i in range(count):
-                b = np.int64((source_keys[i] >> shift) & np.uint64(_SIZE - 1))
-                place = buckets[b]
-                buckets[b] = place + 1
+                bucket = np.int64((source_keys[i] >> shift) & np.uint64(_SIZE - 1))
+                place = buckets[bucket]
+                buckets[bucket] = place + 1
                 target[place] = source[i]
                 target_keys[place] = source_keys[i]
             source, target = target, source

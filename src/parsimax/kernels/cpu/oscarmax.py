@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .jit import kernel
-from .order import float_bits, sort_descending, sort_room
+from .order import sort_descending, sort_room
+from .scalar import bits
 
 
 @kernel
@@ -113,7 +114,7 @@ def _gather_pools(p, g, table, heads, sums, sizes, member):
             continue
         value = np.float64(p[i])
         # the upper half of a product: all bits of the value count
-        mixed = np.uint64(float_bits(value)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = np.uint64(bits(value)) * np.uint64(0x9E3779B97F4A7C15)
         slot = (mixed >> np.uint64(32)) & slots
         while table[slot] >= 0 and heads[table[slot]] != value:
             slot = (slot + np.uint64(1)) & slots
