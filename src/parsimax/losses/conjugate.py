@@ -10,8 +10,8 @@ It is computed relative to m = max(z), held fixed: with mass s (what p sums to) 
 
 so that the loss of a class index is gap + lag. On the simplex both are at least 0, and neither
 changes when all scores are shifted. Where Omega is not the same at every corner of the simplex, v
-is taken as 0, and a class index must be written as a vector. p itself is an output, too: it is all that the backward keeps,
-and gradients of gradients pass through it.
+is taken as 0, and a class index must be written as a vector. p itself is an output, too: it is all
+that the backward keeps, and gradients of gradients pass through it.
 """
 
 from __future__ import annotations
