@@ -61,7 +61,8 @@ def test_float64(member, backend):
     """1e-12, plus the ulp of a difference of two scores where all of the row's range counts.
 
     A mapping with mass above one, or with bounds, or with means over groups, reaches down the row,
-    past the scores next to the largest, and z_i - z_j of scores 1e4 apart is itself known to 2e-12 only.
+    past the scores next to the largest, and z_i - z_j of scores 1e4 apart is itself known to 2e-12
+    only.
     """
     for d in _sizes(member):
         names, z, expected = _rows(member, d)

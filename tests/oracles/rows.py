@@ -8,6 +8,8 @@ these conditions are the right ones is checked against cone and quadratic progra
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from .roots import Real, on_allowed, root_of_decreasing
@@ -226,7 +228,7 @@ def oscarmax(z: np.ndarray, lam: float) -> np.ndarray:
                 hull.pop()
             hull.append(k)
         value = np.empty(x.size, dtype=Real)
-        for a, b in zip(hull, hull[1:], strict=False):
+        for a, b in itertools.pairwise(hull):
             ranks = Real(lam) * (a + b - 1) / 2
             value[order[a:b]] = scores[a:b].sum() / (b - a) + ranks
         return sparsemax(value)

@@ -23,8 +23,10 @@ Bound = float | Tensor
 
 
 def check_bound(bound: Bound, name: str) -> Bound:
-    """A number of at least 0, or a tensor of a floating-point dtype."""
+    """A number, or a tensor of a floating-point dtype."""
     if not isinstance(bound, Tensor):
+        if name == "lower":
+            return check_number(bound, name, lambda x: x <= 1, "at most 1")
         return check_number(bound, name, lambda x: x >= 0, "at least 0")
     if not bound.is_floating_point():
         raise TypeError(f"a tensor {name} must have a floating-point dtype, got {bound.dtype}")
@@ -52,7 +54,8 @@ def map_bounded(
     top = torch.where(masked, 1.0, _in_shape(upper, "upper", z, dim).to(work.dtype))
     least = None
     if lower is not None:
-        least = torch.where(masked, 0.0, _in_shape(lower, "lower", z, dim).to(work.dtype))
+        least = _in_shape(lower, "lower", z, dim).to(work.dtype).clamp(min=0.0)
+        least = torch.where(masked, 0.0, least)
     bounds = Bounds(top, least)
     _check_feasible(bounds, masked, dim)
     p = apply_box(boxmap, work, bounds, backend).to(scores.dtype)
@@ -99,7 +102,7 @@ def _check_feasible(bounds: Bounds, masked: Tensor, dim: int) -> None:
     if bounds.lower is None:
         return
     lower = bounds.lower.detach()
-    _refuse(some & ~(lower >= 0).all(-1), dim, "every value of lower must be at least 0", lower)
+    _refuse(some & lower.isnan().any(-1), dim, "every value of lower must be a number", lower)
     crossed = torch.where(masked, 0.0, lower - upper)
     _refuse(some & (crossed > 0).any(-1), dim, "lower must be at most upper", crossed, "above it")
     much = lower.sum(-1, dtype=torch.float64)
