@@ -4,6 +4,7 @@ from parsimax.attention import (
     AdaptiveAlpha,
     AdditiveAttention,
     BilinearAttention,
+    FertilityAttention,
     MultiheadAttention,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "Entmax",
     "EntmaxLoss",
     "FenchelYoungLoss",
+    "FertilityAttention",
     "Fusedmax",
     "LinearEntmaxLoss",
     "MultiheadAttention",
