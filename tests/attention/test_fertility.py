@@ -140,7 +140,7 @@ def test_gradients_go_through_all_steps(mapping):
     query, memory, _ = inputs()
     attention = make(mapping, fertility=1.0)
     fertility = torch.full((1, 3), 0.9, dtype=torch.float64, requires_grad=True)
-    q, m = (query[:1, :3] / 4).clone().requires_grad_(), memory[:1, :3].clone().requires_grad_()
+    q, m = (query[:1, :3] / 20).clone().requires_grad_(), memory[:1, :3].clone().requires_grad_()
 
     def attend(q, m, f):
         return attention(q, m, None, f).context

@@ -53,32 +53,31 @@ def _clips(y, count, lam, below, above, knots, slopes, offsets):
 
 
 @kernel
-def _runs(y, count, last, lam, below, above, ends, values):
-    """From the last entry back: runs of equal values, last run first; return how many.
+def _runs(x, count, last, lam, below, above, first, runs, begins, ends, values):
+    """From the last entry back: runs of equal values, added to the ``runs`` there are already.
 
-    ``ends`` are the first entries of the runs. Values are means of scores, moved by what the
-    neighbours pull, which loses less than what was carried along the row.
+    Entry 0 has number ``first`` there. Values are means of scores, moved by what the neighbours
+    pull, which loses less than what was carried along the row.
     """
-    runs = 0
-    x = last
-    total, size, pull = 0.0, 0, 0.0
+    level = last
+    end, total, pull = count, 0.0, 0.0
     for i in range(count - 1, -1, -1):
         if i < count - 1:
-            moved = min(max(x, below[i]), above[i])
-            if moved != x:
-                towards = lam if moved > x else -lam  # what lies to the left pulls
-                ends[runs], values[runs] = i + 1, (total + pull + towards) / size
+            moved = min(max(level, below[i]), above[i])
+            if moved != level:
+                towards = lam if moved > level else -lam  # what lies to the left pulls
+                begins[runs], ends[runs] = first + i + 1, first + end
+                values[runs] = (total + pull + towards) / (end - i - 1)
                 runs += 1
-                x = moved
-                total, size, pull = 0.0, 0, -towards
-        total += y[i]
-        size += 1
-    ends[runs], values[runs] = 0, (total + pull) / size
+                level = moved
+                end, total, pull = i + 1, 0.0, -towards
+        total += x[i]
+    begins[runs], ends[runs], values[runs] = first, first + end, (total + pull) / end
     return runs + 1
 
 
 @kernel
-def _threshold(ends, values, runs, count):
+def _threshold(begins, ends, values, runs):
     """(tau, largest value): the runs' values minus tau, where positive, sum to one.
 
     Newton from the left, relative to the largest value, which ends where the support stays.
@@ -89,13 +88,11 @@ def _threshold(ends, values, runs, count):
     tau = -1.0
     while True:
         mass, size = 0.0, 0
-        until = count
         for k in range(runs):
             lag = values[k] - top
             if lag > tau:
-                mass += lag * (until - ends[k])
-                size += until - ends[k]
-            until = ends[k]
+                mass += lag * (ends[k] - begins[k])
+                size += ends[k] - begins[k]
         better = (mass - 1.0) / size
         if not better > tau:
             return tau, top
@@ -103,43 +100,71 @@ def _threshold(ends, values, runs, count):
 
 
 @kernel
+def _look(z):
+    """(largest score, whether one is NaN, whether one is masked)."""
+    top, nan, masked = -np.inf, 0, 0
+    for i in range(z.size):
+        x = np.float64(z[i])
+        top = max(top, x)
+        nan |= 1 if x != x else 0
+        masked |= 1 if x == -np.inf else 0
+    return top, nan != 0, masked != 0
+
+
+@kernel
 def fusedmax_forward(start, stop, z, lams, p):
-    """Probabilities, and ``_MASKED`` where a score is -inf."""
+    """Probabilities, and ``_MASKED`` where a score is -inf.
+
+    The largest smoothed value is at least the largest score minus 2 lam, and what lies 1 below it
+    receives nothing. A score another 2 lam below that is not lifted above it by its neighbours,
+    whatever they are: it costs more than what two steps less may save. So such scores cut the row
+    into pieces that know nothing of each other but that there is something lower between them.
+    """
     d = z.shape[1]
-    y, below, above = np.empty(d), np.empty(d), np.empty(d)
+    x, below, above = np.empty(d), np.empty(d), np.empty(d)
     knots, slopes, offsets = np.empty(2 * d + 2), np.empty(2 * d + 2), np.empty(2 * d + 2)
-    ends, values, where = np.empty(d, np.int64), np.empty(d), np.empty(d, np.int64)
+    begins, ends, values = np.empty(d, np.int64), np.empty(d, np.int64), np.empty(d)
+    where = np.empty(d, np.int64)
     for row in range(start, stop):
         lam = lams[row if lams.size > 1 else 0]
         zr, pr = z[row], p[row]
-        top, bad, count = -np.inf, False, 0
-        for i in range(d):
-            x = np.float64(zr[i])
-            bad = bad or x != x
-            top = max(top, x)
-            where[count] = i
-            count += 1 if x > -np.inf else 0
-            if count == d:
-                break
-        if bad or top == np.inf or (count > 0 and not (0.0 <= lam < np.inf)):
+        top, nan, masked = _look(zr)
+        if nan or top == np.inf or (top > -np.inf and not (0.0 <= lam < np.inf)):
             pr[:] = np.nan
             continue
-        if count == 0:
-            pr[:] = 0.0
+        pr[:] = 0.0
+        if top == -np.inf:
             continue
-        for k in range(count):
-            y[k] = np.float64(zr[where[k]]) - top
-        last = _clips(y, count, lam, below, above, knots, slopes, offsets)
-        runs = _runs(y, count, last, lam, below, above, ends, values)
-        tau, highest = _threshold(ends, values, runs, count)
-        if count < d:
-            pr[:] = _MASKED
-        until = count
+        bar = -4.0 * lam - 1.0 - 1e-9
+        runs, size, first = 0, 0, 0  # of the piece at hand, which begins at number ``first``
+        lower = False  # whether something lower lies to its left
+        for i in range(d + 1):
+            if i < d:
+                if masked and zr[i] == -np.inf:
+                    pr[i] = _MASKED
+                    continue
+                y = np.float64(zr[i]) - top
+                if y >= bar:
+                    where[first + size] = i
+                    x[size] = y
+                    size += 1
+                    continue
+            if size > 0:
+                if lower:
+                    x[0] -= lam
+                if i < d:
+                    x[size - 1] -= lam
+                last = _clips(x, size, lam, below, above, knots, slopes, offsets)
+                runs = _runs(x, size, last, lam, below, above, first, runs, begins, ends, values)
+                first += size
+                size = 0
+            lower = True
+        tau, highest = _threshold(begins, ends, values, runs)
         for k in range(runs):
-            share = max((values[k] - highest) - tau, 0.0)
-            for j in range(ends[k], until):
-                pr[where[j]] = share
-            until = ends[k]
+            share = (values[k] - highest) - tau
+            if share > 0.0:
+                for j in range(begins[k], ends[k]):
+                    pr[where[j]] = share
 
 
 @kernel
