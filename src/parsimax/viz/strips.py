@@ -22,6 +22,10 @@ SETTINGS: dict[str, tuple[dict[str, float], ...]] = {
     "sparsegen": ({"lam": -3.0}, {"lam": -1.0}, {"lam": 0.5}),
     "normmax": ({"alpha": 1.5}, {"alpha": 2.0}, {"alpha": 5.0}),
     "budget": ({"k": 2.0}, {"k": 3.0}),
+    "fusedmax": ({"lam": 0.1}, {"lam": 0.5}),
+    "oscarmax": ({"lam": 0.01}, {"lam": 0.1}),
+    "constrained_softmax": ({"upper": 0.25},),
+    "constrained_sparsemax": ({"upper": 0.4},),
 }
 
 _LABEL_SPACE, _SUMMARY_SPACE = 2.5, 0.9  # in words' widths, left and right of the bars
@@ -58,7 +62,7 @@ def _members(words: int) -> Iterator[tuple[str, Any]]:
     for name, cls in registry.items():
         required = [f.name for f in dataclasses.fields(cls) if _has_no_default(f)]
         for settings in SETTINGS.get(name, ({},)):
-            infeasible = name == "budget" and settings["k"] > words
+            infeasible = settings.get("k", 0) > words or settings.get("upper", 1) * words < 1
             if not infeasible and set(required) <= set(settings):
                 yield name, cls(**settings)
 
