@@ -39,7 +39,7 @@ def oscarmax(
 
     >>> import torch, parsimax as px
     >>> px.oscarmax(torch.tensor([1.0, 0.5, 0.95, 0.0]), lam=0.1)
-    tensor([0.4083, 0.1833, 0.4083, 0.0000])
+    tensor([0.4417, 0.1167, 0.4417, 0.0000])
     """
     return map_scores(OSCARMAX, z, check_strength(lam), dim, mask, backend)
 

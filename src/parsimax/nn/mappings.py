@@ -180,7 +180,7 @@ class Oscarmax(MappingModule):
 
     >>> import torch, parsimax as px
     >>> px.nn.Oscarmax(lam=0.1)(torch.tensor([1.0, 0.5, 0.95, 0.0]))
-    tensor([0.4083, 0.1833, 0.4083, 0.0000])
+    tensor([0.4417, 0.1167, 0.4417, 0.0000])
     """
 
     lam: Any

@@ -14,7 +14,7 @@ import parsimax as px
 from parsimax.viz.canvas import Canvas, cells, shown
 from parsimax.viz.grid import CELL, draw_grid, room_for
 
-MAPPINGS = ("softmax", "sparsemax", "fusedmax(lam=0.1)")
+MAPPINGS = ("softmax", "sparsemax", "fusedmax(lam=0.3)")
 _GAP = 40.0  # between two panels
 _TITLE = 34.0  # height of what stands over a panel
 
