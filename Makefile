@@ -66,6 +66,7 @@ demo: $(STAMP) ## train a sparse model of English verbs and write an HTML report
 bench: $(STAMP) ## time mappings and losses against their peers, on a GPU if there is one
 	@$(ONE_THREAD) $(BIN)/parsimax bench rows $(ARGS)
 	@$(ONE_THREAD) $(BIN)/parsimax bench loss
+	@$(ONE_THREAD) $(BIN)/parsimax bench simplex
 
 format: $(STAMP) ## rewrite the code in the project's style
 	@$(BIN)/ruff check --fix-only --quiet .

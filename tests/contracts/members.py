@@ -35,6 +35,10 @@ class Family:
     parameter: str | None = None  # the argument that may be a tensor, if any
     room: Callable[..., float] = lambda **_: 1.0  # how far that argument may move
     mass: Callable[..., float] = lambda **_: 1.0
+    cap: Callable[..., float] = lambda **_: 1.0  # the most that one entry may receive
+    groups: bool = False  # equal entries move as one, so Omega is not smooth where they meet
+    reaches: bool = False  # scores far below the largest count
+    triton: bool = True  # whether it has a kernel for the GPU
     single: Callable[..., float] = lambda **_: 2e-6  # float32 against float64
     double: Callable[..., Row] = distance  # what must be below 1e-12 in float64
     permutes: bool = True
@@ -76,6 +80,16 @@ def _steep(alpha: float) -> float:
 
 
 ALPHAS = (1.0, 1 + 1e-6, 1.0001, 1.01, 1.1, 1.3, 1.5, 1.7, 1.9, 1.999, 2.0, 2.5, 4.0)
+
+STRENGTHS = (
+    ({"lam": -0.1}, "at least 0.*got -0.1"),
+    ({"lam": float("nan")}, "at least 0.*got nan"),
+    ({"lam": float("inf")}, "finite.*got inf"),
+)
+BOUNDS = (
+    ({"upper": -0.1}, "at least 0.*got -0.1"),
+    ({"upper": float("nan")}, "at least 0.*got nan"),
+)
 
 FAMILIES: dict[str, Family] = {
     "softmax": Family(rows.softmax, regularizers.softmax),
@@ -138,6 +152,52 @@ FAMILIES: dict[str, Family] = {
             ({"k": float("nan")}, "at least 0.*got nan"),
             ({"k": float("inf")}, "finite.*got inf"),
         ),
+        reaches=True,
+    ),
+    "fusedmax": Family(
+        rows.fusedmax,
+        regularizers.fusedmax,
+        examples=tuple({"lam": lam} for lam in (0.1, 0.5, 1e-3, 20.0)),
+        typical=(0, 1),
+        parameter="lam",
+        room=lambda lam: lam,
+        permutes=False,
+        orders=False,
+        groups=True,
+        reaches=True,
+        triton=False,
+        refuses=STRENGTHS,
+    ),
+    "oscarmax": Family(
+        rows.oscarmax,
+        regularizers.oscarmax,
+        examples=tuple({"lam": lam} for lam in (0.1, 0.01, 1e-4, 3.0)),
+        typical=(0, 1),
+        parameter="lam",
+        room=lambda lam: lam,
+        groups=True,
+        reaches=True,
+        triton=False,
+        refuses=STRENGTHS,
+    ),
+    # bounds for every entry are tested in tests/mappings/test_constrained.py
+    "constrained_softmax": Family(
+        rows.constrained_softmax,
+        regularizers.constrained_softmax,
+        examples=tuple({"upper": upper} for upper in (0.6, 1.0, 0.05)),
+        cap=lambda upper: upper,
+        reaches=True,
+        triton=False,
+        refuses=BOUNDS,
+    ),
+    "constrained_sparsemax": Family(
+        rows.constrained_sparsemax,
+        regularizers.constrained_sparsemax,
+        examples=({"upper": 0.6}, {"upper": 1.0}, {"upper": 0.05}, {"upper": 0.7, "lower": 1e-5}),
+        cap=lambda upper, lower=0.0: upper,
+        reaches=True,
+        triton=False,
+        refuses=BOUNDS,
     ),
 }
 
@@ -172,7 +232,18 @@ class Member:
     @property
     def smallest(self) -> int:
         """The smallest row that has a solution."""
-        return max(1, int(np.ceil(self.mass)))
+        return max(1, int(np.ceil(self.mass / self.cap)))
+
+    @property
+    def cap(self) -> float:
+        """The most that one entry may receive."""
+        return self.family.cap(**self.arguments)
+
+    def pattern(self, p: Row) -> bytes:
+        """What must stay as it is for the mapping to be smooth."""
+        bounds = (p > 0) + 2 * (p >= self.cap)
+        groups = p[:, None] == p if self.family.groups else bounds[:0]
+        return bounds.tobytes() + groups.tobytes()
 
     @property
     def parameter(self) -> float:
@@ -195,3 +266,5 @@ TYPICAL = [
     Member(name, family.examples[i]) for name, family in FAMILIES.items() for i in family.typical
 ]
 WITH_PARAMETER = [member for member in TYPICAL if member.family.parameter]
+ON_GPU = [member for member in TYPICAL if member.family.triton]
+PARAMETERS_ON_GPU = [member for member in WITH_PARAMETER if member.family.triton]

@@ -13,8 +13,7 @@ MARGIN = 0.02  # how far any one score, or the parameter, may move without a cha
 
 
 def _pattern(member: Member, z: np.ndarray, **arguments: float) -> bytes:
-    p = member.oracle(z, **arguments)
-    return ((p > 0) + 2 * (p >= 1)).tobytes()
+    return member.pattern(member.oracle(z, **arguments))
 
 
 def _is_smooth(member: Member, z: np.ndarray) -> bool:
@@ -33,11 +32,12 @@ def _is_smooth(member: Member, z: np.ndarray) -> bool:
 def _rows(member: Member, rows: int, d: int) -> torch.Tensor:
     rng = np.random.default_rng(11)
     found = []
-    for _ in range(200):
+    for _ in range(600):
         z = rng.normal(0, rng.choice([0.5, 1.5, 3.0]), d)
         if _is_smooth(member, z):
             p = member.oracle(z)
-            found.append(((p == 0).any() and (p > 0).sum() > 1, z))
+            several = np.unique(p[p > 0]).size > 1  # more than one that can move
+            found.append(((p == 0).any() and several, z))
         if sum(sparse for sparse, _ in found) == rows:
             break
     found.sort(key=lambda item: not item[0])  # sparse ones first; a dense mapping has none

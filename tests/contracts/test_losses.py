@@ -12,8 +12,9 @@ import parsimax as px
 from parsimax.mappings import Mapping, registry
 
 EXTRA = ["entmax(alpha=1.2)", "entmax(alpha=3.0)", "sparsegen(lam=0.5)", "normmax(alpha=1.5)"]
-EXTRA += ["budget(k=1)", "budget(k=2.5)"]
-MAPPINGS = [px.mappings.parse(text) for text in [*registry(), *EXTRA]]
+EXTRA += ["budget(k=1)", "budget(k=2.5)", "fusedmax(lam=0.4)", "oscarmax(lam=0.2)"]
+WITHOUT = {"constrained_softmax", "constrained_sparsemax"}  # their bounds exclude targets
+MAPPINGS = [px.mappings.parse(text) for text in [*registry(), *EXTRA] if text not in WITHOUT]
 ON_SIMPLEX = [m for m in MAPPINGS if not isinstance(m, px.mappings.Budget) or m.k == 1]
 
 every_mapping = pytest.mark.parametrize("mapping", MAPPINGS, ids=str)
@@ -179,3 +180,9 @@ def test_forward_mode_inside_forward_mode(mapping):
                 jacfwd(jacfwd(loss, first), second)(z, parameter),
                 jacrev(jacrev(loss, first), second)(z, parameter),
             )
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT))
+def test_mappings_with_bounds_have_no_loss_and_say_so(name):
+    with pytest.raises(TypeError, match=f"{name} has a bound for every entry, and no .* loss"):
+        px.fenchel_young_loss(scores(), torch.zeros(12, dtype=torch.long), name)

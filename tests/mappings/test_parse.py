@@ -33,7 +33,7 @@ def test_text_that_names_a_mapping(text, expected):
     [
         ("entmx(alpha=1.5)", r"unknown mapping 'entmx' in 'entmx\(alpha=1\.5\)'.*mean 'entmax'"),
         ("Softmax", r"unknown mapping 'Softmax'.*known are .*softmax.*mean 'softmax'"),
-        ("banana", r"unknown mapping 'banana'.*known are budget, entmax"),
+        ("banana", r"unknown mapping 'banana'.*known are budget, .*entmax"),
         ("entmax(alpa=1.5)", r"unknown argument 'alpa' of entmax.*takes alpha.*mean 'alpha'"),
         ("budget(budget=2)", r"unknown argument 'budget' of budget.*takes k"),
         ("softmax(alpha=1)", r"unknown argument 'alpha' of softmax.*takes none"),
@@ -71,4 +71,4 @@ def test_an_argument_of_a_wrong_type():
 def test_the_registry_is_a_copy():
     registry()["entmax"] = None
     assert registry()["entmax"] is px.mappings.Entmax
-    assert all(name == cls.__name__.lower() for name, cls in registry().items())
+    assert all(name.replace("_", "") == cls.__name__.lower() for name, cls in registry().items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -23,22 +24,28 @@ PARAMETERS = [
     ("Sparsegen", "lam", 0.4, 1.0),
     ("Normmax", "alpha", 3.0, 1.0),
     ("Budget", "k", 1.5, -1.0),
+    ("Fusedmax", "lam", 0.3, -1.0),
+    ("Oscarmax", "lam", 0.3, -1.0),
 ]
 
 
 def function(name: str) -> Any:
-    return getattr(px, name.lower())
+    return getattr(px, registered(name))
+
+
+def registered(name: str) -> str:
+    return re.sub("(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def test_every_mapping_has_a_module() -> None:
-    assert {name.lower() for name in px.nn.__all__} >= set(px.mappings.registry())
+    assert {registered(name) for name in px.nn.__all__} >= set(px.mappings.registry())
 
 
 @pytest.mark.parametrize("name", ["Softmax", "Sparsemax", *(row[0] for row in PARAMETERS)])
 def test_defaults_are_the_functions(name: str) -> None:
     module = getattr(px.nn, name)()
     assert torch.equal(module(Z), function(name)(Z))
-    assert module.mapping == px.mappings.registry()[name.lower()]()
+    assert module.mapping == px.mappings.registry()[registered(name)]()
     assert not module.state_dict()
 
 

@@ -47,3 +47,25 @@ def normmax(p: np.ndarray, alpha: float) -> Real:
 def budget(p: np.ndarray, k: float) -> Real:
     """|p|^2 / 2, whatever k is."""
     return (p.astype(Real) ** 2).sum() / 2
+
+
+def fusedmax(p: np.ndarray, lam: float) -> Real:
+    """|p|^2 / 2 + lam sum |p_(i+1) - p_i|."""
+    return budget(p, 1) + Real(lam) * np.abs(np.diff(p.astype(Real))).sum()
+
+
+def oscarmax(p: np.ndarray, lam: float) -> Real:
+    """|p|^2 / 2 + lam sum over pairs of the larger one."""
+    wide = p.astype(Real)
+    pairs = np.maximum.outer(wide, wide).sum() - wide.sum()
+    return budget(p, 1) + Real(lam) * pairs / 2
+
+
+def constrained_softmax(p: np.ndarray, upper: float) -> Real:
+    """sum p log p, whatever the bounds are."""
+    return softmax(p)
+
+
+def constrained_sparsemax(p: np.ndarray, upper: float, lower: float = 0.0) -> Real:
+    """(|p|^2 - 1) / 2, whatever the bounds are."""
+    return sparsemax(p)

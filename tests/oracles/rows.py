@@ -8,6 +8,8 @@ these conditions are the right ones is checked against cone and quadratic progra
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from .roots import Real, on_allowed, root_of_decreasing
@@ -158,3 +160,123 @@ def budget(z: np.ndarray, k: float) -> np.ndarray:
         return np.clip(y - tau, 0, 1)
 
     return on_allowed(solve, z, mass=float(k))
+
+
+def fusedmax(z: np.ndarray, lam: float) -> np.ndarray:
+    """argmin |p - z|^2 / 2 + lam sum |p_(i+1) - p_i|: smooth, then project on the simplex.
+
+    Smoothing pulls a string tight in a tube of radius lam around the running sums of the scores;
+    its slopes are the values.
+    """
+
+    def solve(x: np.ndarray) -> np.ndarray:
+        return sparsemax(_taut_string(x - x.max(), Real(lam)))
+
+    return on_allowed(solve, z)
+
+
+def _taut_string(x: np.ndarray, lam: Real) -> np.ndarray:
+    """Walk on from the last corner until no straight line stays in the tube; the corner is there.
+
+    The corners are found in float64, the slopes between them are extended.
+    """
+    n = x.size
+    total = np.concatenate([[Real(0)], np.cumsum(x)])
+    centre, radius = [float(t) for t in total], float(lam)
+    value = np.empty(n, dtype=Real)
+    corner, side = 0, 0  # a corner lies on the upper (1) or lower (-1) edge; the ends on neither
+    while corner < n:
+        origin = centre[corner] + side * radius
+        high, low = np.inf, -np.inf
+        high_at = low_at = corner
+        end, end_side = n, 0
+        for k in range(corner + 1, n + 1):
+            room = radius if k < n else 0.0
+            top = (centre[k] + room - origin) / (k - corner)
+            bottom = (centre[k] - room - origin) / (k - corner)
+            if bottom > high:
+                end, end_side = high_at, 1
+                break
+            if top < low:
+                end, end_side = low_at, -1
+                break
+            if top <= high:
+                high, high_at = top, k
+            if bottom >= low:
+                low, low_at = bottom, k
+        rise = x[corner:end].sum() + (end_side - side) * lam
+        value[corner:end] = rise / (end - corner)
+        corner, side = end, end_side
+    return value
+
+
+def oscarmax(z: np.ndarray, lam: float) -> np.ndarray:
+    """argmin |p - z|^2 / 2 + lam sum_(i<j) max(p_i, p_j).
+
+    In descending order, p is the simplex's nearest point to the slopes of the least concave
+    function above the running sums of z_(i) + lam i.
+    """
+
+    def solve(x: np.ndarray) -> np.ndarray:
+        order = np.argsort(-x, kind="stable")
+        scores = x[order] - x.max()
+        weighted = scores + Real(lam) * np.arange(x.size)
+        total = np.concatenate([[Real(0)], np.cumsum(weighted)])
+        hull = [0]
+        for k in range(1, x.size + 1):
+            while len(hull) > 1 and _turns_up(total, hull[-2], hull[-1], k):
+                hull.pop()
+            hull.append(k)
+        value = np.empty(x.size, dtype=Real)
+        for a, b in itertools.pairwise(hull):
+            ranks = Real(lam) * (a + b - 1) / 2
+            value[order[a:b]] = scores[a:b].sum() / (b - a) + ranks
+        return sparsemax(value)
+
+    return on_allowed(solve, z)
+
+
+def _turns_up(total: np.ndarray, a: int, b: int, c: int) -> bool:
+    return (total[b] - total[a]) * (c - b) <= (total[c] - total[b]) * (b - a)
+
+
+def constrained_sparsemax(z: np.ndarray, upper: Real, lower: Real = 0.0) -> np.ndarray:
+    """argmin |p - z|^2 with lower <= p <= upper: p = clip(z - tau, lower, upper).
+
+    Bounds are numbers, or one for every entry.
+    """
+    z = np.asarray(z, dtype=Real)
+    allowed = z > -np.inf
+    high = np.broadcast_to(np.asarray(upper, dtype=Real), z.shape)[allowed]
+    low = np.broadcast_to(np.asarray(lower, dtype=Real), z.shape)[allowed]
+
+    def solve(x: np.ndarray) -> np.ndarray:
+        y = x - x.max()
+
+        def missing(tau: Real) -> Real:
+            return np.clip(y - tau, low, high).sum() - 1
+
+        tau = root_of_decreasing(missing, (y - high).min(), (y - low).max())
+        return np.clip(y - tau, low, high)
+
+    return on_allowed(solve, z)
+
+
+def constrained_softmax(z: np.ndarray, upper: Real) -> np.ndarray:
+    """argmax <p, z> - sum p log p with p <= upper: p = min(upper, exp(z - c))."""
+    z = np.asarray(z, dtype=Real)
+    allowed = z > -np.inf
+    high = np.minimum(np.broadcast_to(np.asarray(upper, dtype=Real), z.shape)[allowed], 1)
+
+    def solve(x: np.ndarray) -> np.ndarray:
+        y = x - x.max()
+        with np.errstate(divide="ignore"):
+            bars = np.log(high)
+
+        def missing(c: Real) -> Real:
+            return np.exp(np.minimum(y - c, bars)).sum() - 1
+
+        c = root_of_decreasing(missing, (y - np.maximum(bars, -1e4)).min(), np.log(Real(y.size)))
+        return np.where(y - c >= bars, high, np.exp(np.minimum(y - c, bars)))
+
+    return on_allowed(solve, z)

@@ -14,16 +14,23 @@ PROGRAMS = [
     *[("sparsegen", (lam,)) for lam in (-3.0, 0.0, 0.5, 0.9)],
     *[("normmax", (alpha,)) for alpha in (1.2, 1.5, 2.0, 3.0, 10.0)],
     *[("budget", (k,)) for k in (0.25, 1.0, 2.5, 4.0)],
+    *[("fusedmax", (lam,)) for lam in (0.01, 0.1, 1.0)],
+    *[("oscarmax", (lam,)) for lam in (0.01, 0.1, 1.0)],
+    *[("constrained_softmax", (upper,)) for upper in (0.3, 0.6, 1.0)],
+    *[("constrained_sparsemax", bounds) for bounds in ((0.3,), (0.6, 0.05), (1.0, 0.1))],
 ]
 
 
 @pytest.mark.parametrize(("name", "parameters"), PROGRAMS, ids=str)
 def test_row_oracles_solve_the_problem_that_defines_the_mapping(name, parameters):
     # 1e-10 for the active-set QP; an interior point of gap 1e-11 may be sqrt(1e-11) away in p
-    tolerance = 1e-10 if name in ("sparsemax", "sparsegen", "budget") else 1e-5
+    exact = ("sparsemax", "sparsegen", "budget", "constrained_sparsemax")
+    tolerance = 1e-10 if name in exact else 1e-5
     rng = np.random.default_rng(5)
     for d in (1, 2, 5, 9):
         if name == "budget" and parameters[0] > d:
+            continue
+        if name.startswith("constrained") and parameters[0] * d <= 1 and parameters[0] < 1:
             continue
         for scale in (0.3, 1.0, 3.0):
             z = rng.normal(0, scale, d)

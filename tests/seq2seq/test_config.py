@@ -115,6 +115,27 @@ def all_keys_of(tree: dict[str, object], prefix: str = "") -> list[str]:
             )
             for name in ("encoder", "context", "decoder")
         ),
+        (
+            "model: {attention: constrained_softmax}",
+            r"model\.fertility: expected a number exactly where .*constrained_softmax or",
+        ),
+        (
+            "model: {fertility: 2.0}",
+            r"model\.fertility: expected a number exactly where .*got 2\.0 with 'entmax",
+        ),
+        (
+            "model: {attention: constrained_softmax(upper=0.5), fertility: 2.0}",
+            r"model\.attention: .*without bounds of its own",
+        ),
+        (
+            "model: {attention: constrained_softmax, fertility: 0.0}",
+            r"model\.fertility: expected more than 0",
+        ),
+        (
+            "model: {kind: transformer, context_attention: constrained_softmax}",
+            r"model\.context_attention: expected a mapping without bounds",
+        ),
+        ("model: {output: constrained_softmax}", r"model\.output: .*must have a loss"),
         ("model: {attention: entmx}", r"model\.attention: .*'entmax'\?"),
         ("model: {dropout: 1.0}", r"model\.dropout: expected a number from 0 to below 1, got 1\.0"),
         ("model: {hidden: 7}", r"model\.hidden: expected an even number"),

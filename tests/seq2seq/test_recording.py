@@ -52,3 +52,19 @@ def test_densities_count_what_the_mappings_gave(tmp_path: Path) -> None:
     assert found["encoder"].overall() == 1.0
     assert found["decoder"].overall() == pytest.approx(1.0, abs=1e-12)
     assert found["context"].overall() < 1.0
+
+
+def test_attention_with_fertility_has_a_sink_among_its_keys(
+    tmp_path: Path,
+) -> None:
+    settings = {"kind": "rnn", "embedding": 6, "hidden": 8, "fertility": 0.6,
+                "attention": "constrained_sparsemax"}  # fmt: skip
+    run = runs.load(make_run(tmp_path / "run", model=settings))
+    examples = list(readers.read("inflection", run.config.data.validation))
+    found = list(records(run.model, run.codec, examples, batch_size=3))
+    for example, record in zip(examples, found, strict=True):
+        symbols = run.codec.source_symbols(run.codec.encode_source(example))
+        assert record.tokens == (*symbols, "<sink>")
+        torch.testing.assert_close(record.weights.sum(-1), torch.ones(record.weights.shape[:-1]))
+        assert (record.weights[..., :-1].sum(-2) <= 0.6 + 1e-5).all()
+    assert 0 < heads.density(found)["context"].overall() <= 1

@@ -60,7 +60,8 @@ def test_nothing_is_fetched(html: str, page: Page) -> None:
 def test_every_registered_mapping_is_drawn_and_explained(page: Page, members: list[Strip]) -> None:
     assert {strip.name for strip in members} == set(px.mappings.registry())
     for strip in members:
-        assert strip.label in page.text
+        assert "".join(strip.lines) == strip.label
+        assert set(strip.lines) <= set(page.text)
     for name in px.mappings.registry():
         assert name in page.text  # the heading of its explanation
         assert note_for(name).text

@@ -3,6 +3,7 @@
 from .adaptive import AdaptiveAlpha
 from .additive import AdditiveAttention
 from .bilinear import BilinearAttention
+from .fertility import FertilityAttention, FertilityState
 from .functional import attention
 from .multihead import MultiheadAttention
 
@@ -10,6 +11,8 @@ __all__ = [
     "AdaptiveAlpha",
     "AdditiveAttention",
     "BilinearAttention",
+    "FertilityAttention",
+    "FertilityState",
     "MultiheadAttention",
     "attention",
 ]

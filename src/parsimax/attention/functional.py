@@ -19,6 +19,7 @@ from torch import Tensor
 from parsimax._core.dtypes import working
 from parsimax._core.records import AttentionOutput
 from parsimax.mappings import Mapping, parse, registry
+from parsimax.mappings.base import name_of
 
 from .choice import DEFAULT_ALPHA, check_one_choice, entmax_of_heads
 from .fused import fused_attention, one_kernel
@@ -132,7 +133,7 @@ def _read_text(text: str) -> Mapping:
 def _parts(text: str) -> tuple[Any, ...]:
     """A mapping's name and arguments in order, read once by torch.compile: text is a constant."""
     mapping = parse(text)
-    return type(mapping).__name__.lower(), *(getattr(mapping, f.name) for f in fields(mapping))
+    return name_of(type(mapping)), *(getattr(mapping, f.name) for f in fields(mapping))
 
 
 # All that torch.compiler.assume_constant_result does; calling it imports Dynamo, for 1.5 seconds.

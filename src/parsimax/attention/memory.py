@@ -39,14 +39,14 @@ def read_memory(
     scores: Tensor, memory: Tensor, mask: Tensor | None, mapping: Mapping | nn.Module
 ) -> AttentionOutput:
     """Weights from scores (B, Lq, Lk), or (B, Lk) for one query, and what they select."""
-    mask = _check_mask(mask, scores)
+    mask = check_mask(mask, scores)
     weights: Tensor = mapping(scores, mask=mask)
     if weights.ndim == 2:
         return AttentionOutput((weights.unsqueeze(1) @ memory).squeeze(1), weights)
     return AttentionOutput(weights @ memory, weights)
 
 
-def _check_mask(mask: Tensor | None, scores: Tensor) -> Tensor | None:
+def check_mask(mask: Tensor | None, scores: Tensor) -> Tensor | None:
     """True = allowed; (B, Lk) for all queries, or (B, Lq, Lk)."""
     if mask is None:
         return None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _SAMPLE = {"cpu": 64, "cuda": 256}  # rows that are compared, from the first to the last
-_EXACT = 2e-6  # how far float32 may be from float64 (the numeric contract, alpha <= 2)
+EXACT = 2e-6  # how far float32 may be from float64 (the numeric contract, alpha <= 2)
 _STEEP = 5e-3  # and above alpha = 2, where the map is not Lipschitz
 _BLUR = 1e-6  # how well float32 knows the distance of a score from the threshold
 
@@ -150,7 +150,7 @@ def expect(z: Tensor, g: Tensor, alpha: float | Tensor) -> Expected:
     eps = torch.finfo(z.dtype).eps
     half = z.dtype in (torch.float16, torch.bfloat16)
     steep = not isinstance(at, Tensor) and at > 2
-    exact = _STEEP if steep else _EXACT
+    exact = _STEEP if steep else EXACT
     if half:
         p_slack = eps * p.amax(-1, keepdim=True) + (exact if steep else 0.0)
         gz_slack = 4 * eps * gz.abs().amax(-1, keepdim=True) + 10 * exact

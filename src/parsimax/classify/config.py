@@ -206,6 +206,8 @@ def _output(value: str) -> str | None:
     wrong = mapping(value)
     if wrong is None and value.strip().startswith("budget"):
         return "expected a mapping whose probabilities sum to 1"
+    if wrong is None and value.strip().startswith("constrained"):
+        return "expected a mapping without bounds, because a label may lie outside of them"
     return wrong
 
 

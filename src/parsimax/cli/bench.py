@@ -101,6 +101,34 @@ def loss(
 
 
 @app.command
+def simplex(
+    *,
+    only: Annotated[
+        tuple[str, ...], _many, Parameter(help="Parts of the names of the mappings to time.")
+    ] = (),
+    rows: Annotated[int | None, Parameter(help="Rows of scores.")] = None,
+    columns: Annotated[tuple[int, ...], _many, Parameter(help="Lengths of the rows.")] = (),
+    repeats: Annotated[int | None, _repeats] = None,
+    out: Annotated[Path | None, _out] = None,
+) -> int | None:
+    """Time fusedmax, oscarmax and the constrained mappings on one thread of the CPU.
+
+    Beside them stand what other packages took, as recorded once for 64 rows.
+    """
+    _check_positive(rows=rows, repeats=repeats)
+    for count in columns:
+        _check_positive(columns=count)
+    bench = importlib.import_module("parsimax.bench.simplex")
+    usual = bench.Plan()
+    names = [name for name in bench.MAPPINGS if not only or any(part in name for part in only)]
+    if not names:
+        raise ValueError(f"only: none of {', '.join(bench.MAPPINGS)} has {' or '.join(only)} in it")
+    todo = bench.Plan(names, rows or usual.rows, columns or usual.columns, repeats or usual.repeats)
+    status: int | None = bench.main(todo, out)
+    return status
+
+
+@app.command
 def training(
     *,
     device: Annotated[Device, _device] = "auto",

@@ -308,15 +308,17 @@ def _attention(models: Models, line: Line, hypothesis: Hypothesis) -> dict[str, 
 
     from parsimax.seq2seq.data.batching import pad
     from parsimax.seq2seq.data.symbols import EOS
+    from parsimax.seq2seq.recording import context_keys
 
     said = [*hypothesis.symbols, *([EOS] if hypothesis.finished else [])]
+    source = context_keys(models.runs[0].model, models.codec.source_symbols(line.symbols))
     if not said:  # a prefix of nothing that the length limit cut
-        return {"source": list(models.codec.source_symbols(line.symbols)), "target": []}
+        return {"source": list(source), "target": []}
     with torch.no_grad():
         batch = pad([line.symbols], [said]).to(models.device)
         weights = models.runs[0].model.attention(batch)
     return {
-        "source": list(models.codec.source_symbols(line.symbols)),
+        "source": list(source),
         "target": list(models.codec.target_symbols(said)),
         "weights": weights["context"][0].tolist(),
     }

@@ -86,7 +86,7 @@ class _ConjugateFunction(torch.autograd.Function):
         wide = exact(p)
         d_gap, d_lag = torch.zeros_like(wide[..., 0]), torch.zeros_like(wide[..., 0])
         if dz is not None:
-            d_gap = d_gap + (wide * dz).sum(-1)
+            d_gap = d_gap + (rowmap.probabilities(wide) * dz).sum(-1)
             if index is not None:
                 d_lag = d_lag - dz.gather(-1, index.unsqueeze(-1)).squeeze(-1)
         if dparameter is not None:
@@ -236,7 +236,7 @@ def _expanded(
     dz = torch.where(fixed.isfinite(), z - fixed, 0.0)
 
     def slope(p: Tensor, at: Tensor, where: Parameter) -> Tensor:
-        along = (exact(p) * dz).sum(-1)
+        along = (rowmap.probabilities(exact(p)) * dz).sum(-1)
         if tensor is not None and fixed_tensor is not None:
             scores = at if mass_varies(rowmap, tensor) else None
             change = parameter_change(rowmap, scores, exact(p), where)

@@ -9,8 +9,9 @@ It is computed relative to m = max(z), held fixed: with mass s (what p sums to) 
     gap = Omega*(z) - s m + s v,        lag = m - z_target,
 
 so that the loss of a class index is gap + lag. On the simplex both are at least 0, and neither
-changes when all scores are shifted. p itself is an output, too: it is all that the backward keeps,
-and gradients of gradients pass through it.
+changes when all scores are shifted. Where Omega is not the same at every corner of the simplex, v
+is taken as 0, and a class index must be written as a vector. p itself is an output, too: it is all
+that the backward keeps, and gradients of gradients pass through it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from parsimax.kernels import kernels_of
 from parsimax.mappings.rowmap import (
     Parameter,
     RowMap,
+    kernels_for,
     parameter_of,
     reference,
     rowmap_named,
@@ -45,7 +47,7 @@ def solve_conjugate(
     z: Tensor, parameter: Parameter, index: Tensor | None, name: str, backend: str
 ) -> Conjugate:
     """Forward without autograd, by the chosen backend."""
-    kernels = kernels_of(choose(backend, z))
+    kernels = kernels_for(name, backend, z)
     if z.numel() == 0:
         empty = z.new_empty(z.shape[:-1], dtype=exact_dtype(z))
         p = torch.empty_like(z, memory_format=torch.contiguous_format)
@@ -72,8 +74,10 @@ def _at_solution(
     top = torch.where(top.isfinite(), top, 0.0)
     inner = (p * torch.where(p > 0, y - top.unsqueeze(-1), 0.0)).sum(-1)
     mass = row_mass(rowmap, parameter)
-    gap = inner - rowmap.omega(p, parameter) + rowmap.vertex * mass
-    if isinstance(mass, Tensor):
+    gap = inner - rowmap.omega(p, parameter) + corner(rowmap) * mass
+    if rowmap.vertex is None:
+        pass  # without Omega of a corner it may be negative
+    elif isinstance(mass, Tensor):
         gap = torch.where(mass == 1, gap.clamp(min=0), gap)
     elif mass == 1:
         gap = gap.clamp(min=0)
@@ -82,6 +86,11 @@ def _at_solution(
     if index is not None:
         lag = top - y.gather(-1, index.unsqueeze(-1)).squeeze(-1)
     return Conjugate(gap, lag, top, p.to(z.dtype))
+
+
+def corner(rowmap: RowMap) -> float:
+    """What is added to the gap: Omega of a one-hot vector, or nothing where they differ."""
+    return 0.0 if rowmap.vertex is None else rowmap.vertex
 
 
 def row_mass(rowmap: RowMap, parameter: Parameter) -> Parameter:
@@ -124,7 +133,7 @@ def parameter_change(rowmap: RowMap, z: Tensor | None, p: Tensor, parameter: Par
     above = torch.where(p == 1, y - 1, torch.inf).amin(-1)
     below, above = below.where(below.isfinite(), above), above.where(above.isfinite(), below)
     stuck = (share == 0).all(-1)
-    return torch.where(stuck, (below + above) / 2, multiplier) + rowmap.vertex
+    return torch.where(stuck, (below + above) / 2, multiplier) + corner(rowmap)
 
 
 def plain_backward(
@@ -144,7 +153,7 @@ def plain_backward(
     if g_gap is not None:
         g = g_gap.to(work.dtype).unsqueeze(-1)
         ignored = (g == 0) & work[..., :1].isnan()
-        gz = gz + torch.where(ignored, 0.0, work * g)
+        gz = gz + torch.where(ignored, 0.0, rowmap.probabilities(work) * g)
         if want_parameter:
             change = change + g * parameter_change(rowmap, z, work, parameter).unsqueeze(-1)
     if index is not None and g_lag is not None:
@@ -177,7 +186,7 @@ def fast_backward(
     g_lag = zeros if g_lag is None else g_lag
     assert g_gap is not None
     assert g_lag is not None
-    gz = kernels.loss_backward(p, g_gap, index, g_lag)
+    gz = kernels.loss_backward(rowmap_named(name).probabilities(p), g_gap, index, g_lag)
     if not want_parameter:
         return gz, None
     parameter = parameter_of(tensor, value)

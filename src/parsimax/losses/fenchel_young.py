@@ -122,8 +122,8 @@ def mapping_loss(
     if not target.is_floating_point():
         indices = read_indices(target, classes, options, z)
         indices = _only_unit_mass(indices, row_mass(rowmap, parameter), rowmap.name)
-        if add_regularizer and options.smoothing > 0:
-            values = _smoothed_losses(rowmap, scores, parameter, indices, options, backend)
+        if add_regularizer and (options.smoothing > 0 or rowmap.vertex is None):
+            values = _written_out_losses(rowmap, scores, parameter, indices, options, backend)
         else:
             values = index_losses(rowmap, scores, parameter, indices, options, backend)
         divisor: Tensor | int = mean_divisor(indices)
@@ -139,7 +139,7 @@ def mapping_loss(
     return reduce_rows(values, divisor, options.reduction).to(output_dtype(z, target))
 
 
-def _smoothed_losses(
+def _written_out_losses(
     rowmap: RowMap,
     scores: Tensor,
     parameter: Parameter,
@@ -147,7 +147,7 @@ def _smoothed_losses(
     options: Options,
     backend: str,
 ) -> Tensor:
-    """Smoothed class indices as probabilities, because Omega of each is needed."""
+    """Class indices as probabilities, where Omega of each is needed."""
     y = torch.zeros_like(scores).scatter(-1, indices.index.unsqueeze(-1), 1.0)
     values = probability_losses(rowmap, scores, parameter, y, options, backend, True)
     bad = indices.weight.isnan()

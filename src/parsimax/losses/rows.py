@@ -9,7 +9,7 @@ from parsimax._core.dtypes import HALF, autocast_on, exact, working
 from parsimax.mappings.rowmap import Parameter, RowMap
 
 from .autograd import conjugate
-from .conjugate import row_mass
+from .conjugate import corner, row_mass
 from .lag import dense_lag
 from .targets import Indices, Options
 
@@ -63,7 +63,10 @@ def probability_losses(
     if not add_regularizer:
         return value
     safe = torch.where(share == 0, 1.0, share).unsqueeze(-1)
-    return value + share * (_regularizer(rowmap, a / safe, parameter) - rowmap.vertex * mass)
+    y = a / safe
+    if rowmap.encode is not None:
+        y = rowmap.encode(y, z > -torch.inf)
+    return value + share * (_regularizer(rowmap, y, parameter) - corner(rowmap) * mass)
 
 
 def _regularizer(rowmap: RowMap, y: Tensor, parameter: Parameter) -> Tensor:

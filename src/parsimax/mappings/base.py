@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from parsimax._core.dtypes import autocast_scores
+from parsimax._core.dtypes import autocast_scores, working
 from parsimax._core.masks import apply_mask
 from parsimax._core.validation import check_dim, check_scores, nearest
 
@@ -52,13 +54,13 @@ class Mapping(ABC):
         """The same mapping with the same number, or with the very same tensor."""
         if not isinstance(other, Mapping) or type(self) is not type(other):
             return NotImplemented
-        mine, theirs = self.parameter, other.parameter
-        if isinstance(mine, Tensor) or isinstance(theirs, Tensor):
-            return mine is theirs
-        return mine == theirs
+        return all(map(_same, self._values(), other._values()))
 
     def __hash__(self) -> int:
-        return hash((type(self), self.parameter))
+        return hash((type(self), *self._values()))
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def __str__(self) -> str:
         """The mapping as it is written in a config, e.g. ``entmax(alpha=1.5)``."""
@@ -66,8 +68,19 @@ class Mapping(ABC):
         inside = ", ".join(
             f"{name}={v.tolist() if isinstance(v, Tensor) else repr(v)}" for name, v in values
         )
-        name = type(self).__name__.lower()
+        name = name_of(type(self))
         return f"{name}({inside})" if inside else name
+
+
+def _same(mine: object, theirs: object) -> bool:
+    if isinstance(mine, Tensor) or isinstance(theirs, Tensor):
+        return mine is theirs
+    return mine == theirs
+
+
+def name_of(cls: type[Mapping]) -> str:
+    """``ConstrainedSoftmax`` is written ``constrained_softmax``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
 def map_scores(
@@ -79,9 +92,16 @@ def map_scores(
     parameter = align_parameter(parameter, z, dim, rowmap.parameter_name)
     z = apply_mask(autocast_scores(z), mask)
     if dim == z.ndim - 1:
+        return _map_rows(rowmap, z, parameter, backend)
+    return _map_rows(rowmap, z.movedim(dim, -1), parameter, backend).movedim(-1, dim).contiguous()
+
+
+def _map_rows(rowmap: RowMap, z: Tensor, parameter: Parameter, backend: str) -> Tensor:
+    if not rowmap.by_groups:
         return apply_rowmap(rowmap, z, parameter, backend)
-    p = apply_rowmap(rowmap, z.movedim(dim, -1), parameter, backend)
-    return p.movedim(-1, dim).contiguous()
+    # which entries are equal says what moves together, so half precision is rounded afterwards
+    p = rowmap.probabilities(apply_rowmap(rowmap, working(z), parameter, backend))
+    return p.to(z.dtype)
 
 
 def align_parameter(parameter: Parameter, z: Tensor, dim: int, name: str) -> Parameter:
@@ -118,7 +138,7 @@ _REGISTRY: dict[str, type[Mapping]] = {}
 
 def register(cls: type[Mapping]) -> type[Mapping]:
     """Add a mapping class to the registry, under its name in lower case."""
-    _REGISTRY[cls.__name__.lower()] = cls
+    _REGISTRY[name_of(cls)] = cls
     return cls
 
 
@@ -126,7 +146,8 @@ def registry() -> dict[str, type[Mapping]]:
     """All mappings by name.
 
     >>> sorted(registry())
-    ['budget', 'entmax', 'normmax', 'softmax', 'sparsegen', 'sparsemax']
+    ['budget', 'constrained_softmax', 'constrained_sparsemax', 'entmax', 'fusedmax', 'normmax', \
+'oscarmax', 'softmax', 'sparsegen', 'sparsemax']
     """
     return dict(_REGISTRY)
 

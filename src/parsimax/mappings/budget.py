@@ -113,7 +113,7 @@ def _solve(y: Tensor, k: Parameter) -> Tensor:
     x = torch.where(allowed, y, lowest - 2)
     tau = torch.cat([x - 1, x], -1).sort(-1).values
     # number and sum of the entries above each breakpoint, for y and for y - 1
-    total = _excess_above(x, tau) - _excess_above(x - 1, tau)
+    total = excess_above(x, tau) - excess_above(x - 1, tau)
     # tau ascends, so the total descends: the last breakpoint that still reaches k
     reach = (total >= budgets).sum(-1, keepdim=True).clamp(min=1) - 1
     start = tau.gather(-1, reach)
@@ -130,7 +130,7 @@ def _solve(y: Tensor, k: Parameter) -> Tensor:
     return torch.where(allowed & (budgets > 0), p, 0.0)
 
 
-def _excess_above(x: Tensor, tau: Tensor) -> Tensor:
+def excess_above(x: Tensor, tau: Tensor) -> Tensor:
     """sum_j (x_j - tau)_+ for every tau in a sorted row."""
     ordered = x.sort(-1).values
     position = torch.searchsorted(ordered.contiguous(), tau.contiguous(), right=True)

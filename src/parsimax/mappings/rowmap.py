@@ -3,13 +3,15 @@
 A :class:`RowMap` states the mathematics of one mapping on the last dimension, in plain torch. From
 it :mod:`.autograd` makes the eager Function and :mod:`.compiled` the operators that torch.compile
 and torch.export see, once and for all. The Jacobian of every mapping here is symmetric and is a
-function of the output alone, so the output is all that is saved.
+function of the output alone, so the output is all that is saved. Where the probabilities do not
+say it all (fusedmax must know which entries were masked), the output is a code for them that does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -34,6 +36,11 @@ class RowMap:
     parameter)`` is dp/dparameter, ``omega`` the regulariser and ``domega`` its derivative in the
     parameter at fixed p. ``feasible(parameter, allowed)`` says which rows have a solution,
     ``mass(parameter)`` what p sums to and ``vertex`` what Omega is at a one-hot vector.
+
+    Where ``vertex`` is None, Omega is not the same at every one-hot vector. Where the output is a
+    code, ``decode`` makes it probabilities, and ``encode(y, allowed)`` writes a vector as such a
+    code; all the functions above take codes. ``by_groups`` says that entries of equal probability
+    move together.
     """
 
     name: str
@@ -45,7 +52,14 @@ class RowMap:
     domega: Callable[[Tensor, Parameter], Tensor]
     feasible: Callable[[Parameter, Tensor], Tensor]
     mass: Callable[[Parameter], Parameter] = lambda parameter: 1.0
-    vertex: float = 0.0
+    vertex: float | None = 0.0
+    by_groups: bool = False
+    decode: Callable[[Tensor], Tensor] | None = None
+    encode: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def probabilities(self, output: Tensor) -> Tensor:
+        """The output as what the user gets."""
+        return output if self.decode is None else self.decode(output)
 
 
 _ROWMAPS: dict[str, RowMap] = {}
@@ -87,9 +101,25 @@ def reference(rowmap: RowMap, z: Tensor, parameter: Parameter) -> Tensor:
     return p.to(z.dtype)
 
 
+def kernels_for(name: str, backend: str, z: Tensor) -> ModuleType | None:
+    """The kernels that compute this mapping; None for plain torch.
+
+    A backend that was asked for by name and has no kernel for it raises.
+    """
+    chosen = choose(backend, z)
+    kernels = kernels_of(chosen)
+    if kernels is None or name in kernels.MAPPINGS:
+        return kernels
+    if backend != "auto":
+        raise ValueError(
+            f"backend={backend!r} cannot run: it has no kernel for {name}; use backend='auto'"
+        )
+    return None
+
+
 def solve_rows(z: Tensor, parameter: Parameter, name: str, backend: str) -> Tensor:
     """Forward without autograd, by the chosen backend."""
-    kernels = kernels_of(choose(backend, z))
+    kernels = kernels_for(name, backend, z)
     if z.numel() == 0 or without_values(z):
         return torch.empty_like(z, memory_format=torch.contiguous_format)
     if kernels is None:
@@ -102,7 +132,7 @@ def backward_rows(
     p: Tensor, g: Tensor, parameter: Parameter, name: str, backend: str, want_parameter: bool
 ) -> tuple[Tensor, Tensor]:
     """(gradient in the scores, gradient in the parameter, shape (..., 1) or empty)."""
-    kernels = kernels_of(choose(backend, p))
+    kernels = kernels_for(name, backend, p)
     if kernels is None or p.numel() == 0 or without_values(p):
         return plain_backward(p, g, parameter, name, want_parameter)
     gz, gparameter = kernels.backward(name, p, g, parameter, want_parameter)

@@ -4,23 +4,40 @@ from parsimax.attention import (
     AdaptiveAlpha,
     AdditiveAttention,
     BilinearAttention,
+    FertilityAttention,
     MultiheadAttention,
 )
 
 from .losses import EntmaxLoss, FenchelYoungLoss, LinearEntmaxLoss, SparsemaxLoss
-from .mappings import Budget, Entmax, Normmax, Softmax, Sparsegen, Sparsemax
+from .mappings import (
+    Budget,
+    ConstrainedSoftmax,
+    ConstrainedSparsemax,
+    Entmax,
+    Fusedmax,
+    Normmax,
+    Oscarmax,
+    Softmax,
+    Sparsegen,
+    Sparsemax,
+)
 
 __all__ = [
     "AdaptiveAlpha",
     "AdditiveAttention",
     "BilinearAttention",
     "Budget",
+    "ConstrainedSoftmax",
+    "ConstrainedSparsemax",
     "Entmax",
     "EntmaxLoss",
     "FenchelYoungLoss",
+    "FertilityAttention",
+    "Fusedmax",
     "LinearEntmaxLoss",
     "MultiheadAttention",
     "Normmax",
+    "Oscarmax",
     "Softmax",
     "Sparsegen",
     "Sparsemax",

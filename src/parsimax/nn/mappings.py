@@ -152,3 +152,93 @@ class Budget(MappingModule):
     def mapping(self) -> mappings.Mapping:
         """As a value."""
         return mappings.Budget(self.k)
+
+
+class Fusedmax(MappingModule):
+    """``px.fusedmax`` along ``dim``; give ``lam`` as a Parameter to learn it.
+
+    >>> import torch, parsimax as px
+    >>> px.nn.Fusedmax(lam=0.1)(torch.tensor([1.0, 0.9, 0.2, 0.8]))
+    tensor([0.4000, 0.4000, 0.0000, 0.2000])
+    """
+
+    lam: Any
+
+    def __init__(self, lam: float | Tensor = 0.1, dim: int = -1) -> None:
+        super().__init__(dim)
+        mappings.Fusedmax(lam)  # checks it
+        hold(self, "lam", lam)
+
+    @property
+    def mapping(self) -> mappings.Mapping:
+        """As a value."""
+        return mappings.Fusedmax(self.lam)
+
+
+class Oscarmax(MappingModule):
+    """``px.oscarmax`` along ``dim``; give ``lam`` as a Parameter to learn it.
+
+    >>> import torch, parsimax as px
+    >>> px.nn.Oscarmax(lam=0.1)(torch.tensor([1.0, 0.5, 0.95, 0.0]))
+    tensor([0.4417, 0.1167, 0.4417, 0.0000])
+    """
+
+    lam: Any
+
+    def __init__(self, lam: float | Tensor = 0.01, dim: int = -1) -> None:
+        super().__init__(dim)
+        mappings.Oscarmax(lam)  # checks it
+        hold(self, "lam", lam)
+
+    @property
+    def mapping(self) -> mappings.Mapping:
+        """As a value."""
+        return mappings.Oscarmax(self.lam)
+
+
+class ConstrainedSoftmax(MappingModule):
+    """``px.constrained_softmax`` along ``dim``, with bounds that broadcast to the scores.
+
+    Bounds that change with every call belong to the function, or to ``px.nn.FertilityAttention``.
+
+    >>> import torch, parsimax as px
+    >>> px.nn.ConstrainedSoftmax(upper=0.5)(torch.tensor([60.0, 0.0, 0.0]))
+    tensor([0.5000, 0.2500, 0.2500])
+    """
+
+    upper: Any
+
+    def __init__(self, upper: float | Tensor = 1.0, dim: int = -1) -> None:
+        super().__init__(dim)
+        mappings.ConstrainedSoftmax(upper)  # checks it
+        hold(self, "upper", upper)
+
+    @property
+    def mapping(self) -> mappings.Mapping:
+        """As a value."""
+        return mappings.ConstrainedSoftmax(self.upper)
+
+
+class ConstrainedSparsemax(MappingModule):
+    """``px.constrained_sparsemax`` along ``dim``, with bounds that broadcast to the scores.
+
+    >>> import torch, parsimax as px
+    >>> px.nn.ConstrainedSparsemax(upper=0.5, lower=0.1)(torch.tensor([3.0, 1.0, 0.0]))
+    tensor([0.5000, 0.4000, 0.1000])
+    """
+
+    upper: Any
+    lower: Any
+
+    def __init__(
+        self, upper: float | Tensor = 1.0, lower: float | Tensor = 0.0, dim: int = -1
+    ) -> None:
+        super().__init__(dim)
+        mappings.ConstrainedSparsemax(upper, lower)  # checks them
+        hold(self, "upper", upper)
+        hold(self, "lower", lower)
+
+    @property
+    def mapping(self) -> mappings.Mapping:
+        """As a value."""
+        return mappings.ConstrainedSparsemax(self.upper, self.lower)

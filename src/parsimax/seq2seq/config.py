@@ -227,6 +227,12 @@ def _check_together(config: Config, where: str) -> None:
             f"{where}: model.hidden: expected an even number, because each direction of the "
             f"encoder has half, got {model.hidden}"
         )
+    if model.kind == "rnn" and (model.fertility is None) == _constrained(model.attention):
+        wanted = "constrained_softmax or constrained_sparsemax"
+        raise ConfigError(
+            f"{where}: model.fertility: expected a number exactly where model.attention is "
+            f"{wanted}, got {model.fertility} with {model.attention!r}"
+        )
 
 
 # --- which values make sense ---------------------------------------------------------------------
@@ -242,6 +248,34 @@ def _segmentation(value: str) -> str | None:
     if value in KINDS:
         return None
     return f"expected one of {', '.join(KINDS)}{nearest(value, KINDS)}"
+
+
+def _constrained(attention: str) -> bool:
+    from parsimax import mappings
+
+    kinds = (mappings.ConstrainedSoftmax, mappings.ConstrainedSparsemax)
+    return attention.replace(" ", "") != LEARNED and isinstance(mappings.parse(attention), kinds)
+
+
+def _recurrent_attention(value: str) -> str | None:
+    from parsimax.attention.fertility import read_bounded
+
+    if _attention(value) is None and _constrained(value):
+        try:
+            read_bounded(value)
+        except ValueError as error:
+            return str(error).replace("mapping must be", "expected", 1)
+        return None
+    return _attention(value)
+
+
+def _transformer_attention(value: str) -> str | None:
+    wrong = _attention(value)
+    if wrong is None and _constrained(value):
+        return (
+            f"expected a mapping without bounds, got {value!r}: they come with an rnn's fertility"
+        )
+    return wrong
 
 
 def _attention(value: str) -> str | None:
@@ -285,10 +319,12 @@ _RULES: dict[str, Rule] = {
     "model.init": at_least(0),
     "model.dropout": fraction,
     "model.attention_dropout": fraction,
-    "model.attention": _attention,
-    "model.encoder_attention": _attention,
-    "model.context_attention": _attention,
-    "model.decoder_attention": _attention,
+    "model.attention": _recurrent_attention,
+    "model.encoder_attention": _transformer_attention,
+    "model.context_attention": _transformer_attention,
+    "model.decoder_attention": _transformer_attention,
+    "model.fertility": above(0),
+    "model.exhaustion": at_least(0),
     "model.output": _output,
     "optimizer.lr": above(0),
     "optimizer.betas": betas,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,17 @@ from .data.batching import pad
 from .data.symbols import BOS, EOS
 from .search.inputs import evaluating
 
+SINK = "<sink>"  # the key that stands for no source symbol
+
 if TYPE_CHECKING:
     from .data.readers import Example
     from .data.textcodec import TextCodec
     from .models import Seq2Seq
+
+
+def context_keys(model: Seq2Seq[Any], symbols: Sequence[str]) -> tuple[str, ...]:
+    """Names of what attention on the source chooses from: its symbols, and a sink if there is."""
+    return (*symbols, SINK) if model.sink else tuple(symbols)
 
 
 def records(
@@ -33,7 +40,8 @@ def records(
 
     In ``encoder`` the tokens are those of the source. In ``decoder`` they are what the decoder was
     given: ``<bos>`` and the target but for its last symbol. In ``context`` the keys are the source,
-    and the queries are named by the symbols that they predict: the target and ``<eos>``.
+    and the queries are named by the symbols that they predict: the target and ``<eos>``; attention
+    with fertility has one more key, ``<sink>``.
 
     Args:
         model: a sequence model.
@@ -66,8 +74,11 @@ def records(
                     own = weights[row, ..., :m, :m].clone()
                     yield AttentionRecord(given, own, kind, allowed=past)
                 else:
-                    across = weights[row, ..., :m, :n].clone()
-                    yield AttentionRecord(read, across, kind, queries=said)
+                    across = weights[row, ..., :m, :n]
+                    if model.sink:
+                        across = torch.cat([across, weights[row, ..., :m, -1:]], -1)
+                    keys = context_keys(model, read)
+                    yield AttentionRecord(keys, across.clone(), kind, queries=said)
         done += len(chunk)
         if progress is not None:
             progress(done)

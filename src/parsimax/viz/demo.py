@@ -8,7 +8,8 @@ from string import Template
 import parsimax as px
 from parsimax.viz.family import curves_figure, path_figure
 from parsimax.viz.notes import note_for
-from parsimax.viz.sentence import DEFAULT_SENTENCE, score_sentence
+from parsimax.viz.panels import panels_figure
+from parsimax.viz.sentence import DEFAULT_SENTENCE, score_pairs, score_sentence
 from parsimax.viz.strips import strips, strips_figure
 
 PAGE_NAME = "demo.html"
@@ -45,6 +46,7 @@ def demo_page(sentence: str | None = None) -> str:
         curves=curves_figure(),
         path=path_figure(scored),
         strips=strips_figure(scored, members),
+        panels=panels_figure(score_pairs(scored), scored.labels, scored.labels, name="panels"),
         notes="\n".join(_note_card(name) for name in names),
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from parsimax.viz.canvas import Canvas, cells, percent, shown
 
-_CELL = 26.0
+CELL = 26.0
 _LETTERS_UPRIGHT = 2  # longer labels over columns are turned
 
 
@@ -40,27 +40,51 @@ def attention_figure(
     heads = [shown(symbol) for symbol in source]
     sides = [shown(symbol) for symbol in target]
     canvas = Canvas()
-    turned = [cells(text) > _LETTERS_UPRIGHT for text in heads]
-    top = 10 + (max((cells(h) for h, t in zip(heads, turned, strict=True) if t), default=1) * 8.2)
-    top = max(top, 24.0)
-    left = 14 + max((cells(side) for side in sides), default=1) * 9.0
-    for column, (head, turn) in enumerate(zip(heads, turned, strict=True)):
-        x = left + (column + 0.5) * _CELL
-        if turn:
+    top, left = room_for(heads, sides)
+    nonzero = draw_grid(canvas, left, top, rows, heads, sides)
+    label = f"{title or 'Attention'}: {nonzero} of {len(rows) * len(source)} weights are above zero"
+    return canvas.to_svg(name=name, label=label)
+
+
+def room_for(heads: Sequence[str], sides: Sequence[str]) -> tuple[float, float]:
+    """Height of the labels over the columns, and width of those beside the rows."""
+    turned = [cells(head) for head in heads if cells(head) > _LETTERS_UPRIGHT]
+    top = max(10 + max(turned, default=1) * 8.2, 24.0)
+    return top, 14 + max((cells(side) for side in sides), default=1) * 9.0
+
+
+def draw_grid(
+    canvas: Canvas,
+    left: float,
+    top: float,
+    rows: Sequence[Sequence[float]],
+    heads: Sequence[str],
+    sides: Sequence[str],
+    *,
+    beside: bool = True,
+) -> int:
+    """Draw cells from their upper left corner; return how many weights are above zero.
+
+    Labels of the rows are drawn if ``beside``.
+    """
+    for column, head in enumerate(heads):
+        x = left + (column + 0.5) * CELL
+        if cells(head) > _LETTERS_UPRIGHT:
             canvas.text(x, top - 8, head, mono=True, turn=-90, size=13)
         else:
             canvas.text(x, top - 12, head, mono=True, anchor="middle", size=15)
     nonzero = 0
     for row, (side, values) in enumerate(zip(sides, rows, strict=True)):
-        y = top + row * _CELL
-        canvas.text(left - 9, y + _CELL / 2, side, mono=True, anchor="end", size=15)
+        y = top + row * CELL
+        if beside:
+            canvas.text(left - 9, y + CELL / 2, side, mono=True, anchor="end", size=15)
         for column, weight in enumerate(values):
-            x = left + column * _CELL
+            x = left + column * CELL
             hint = f"{side} ← {heads[column]}: {percent(weight)}" if weight > 0 else ""
             if weight > 0:
                 nonzero += 1
                 canvas.box(
-                    x + 1.5, y + 1.5, _CELL - 3, _CELL - 3, fill="accent",
+                    x + 1.5, y + 1.5, CELL - 3, CELL - 3, fill="accent",
                     opacity=min(1.0, 0.06 + 0.94 * weight), stroke="accent", stroke_width=1.6,
                     radius=3, css="nonzero", hint=hint,
                 )  # fmt: skip
@@ -68,5 +92,4 @@ def attention_figure(
                 canvas.box(
                     x + 11, y + 11, 4, 4, fill="grid", radius=2, css="zero"
                 )  # a dot keeps the grid readable and cannot be taken for a weight
-    label = f"{title or 'Attention'}: {nonzero} of {len(rows) * len(source)} weights are above zero"
-    return canvas.to_svg(name=name, label=label)
+    return nonzero

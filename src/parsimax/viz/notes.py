@@ -57,6 +57,37 @@ NOTES = {
         text="A relaxed choice of <i>k</i> words. Each can have at most 1, and together they have "
         "exactly <i>k</i>, so the clear winners reach 1 and the rest compete for what is left.",
     ),
+    "fusedmax": Note(
+        problem="Ω(<i>p</i>) = ½ ‖<i>p</i>‖² + λ Σ<sub><i>i</i></sub> "
+        "|<i>p</i><sub><i>i</i>+1</sub> − <i>p<sub>i</sub></i>|",
+        solution="<i>p</i> = sparsemax(<i>v</i>), &nbsp;<i>v</i> = the scores, smoothed by total "
+        "variation",
+        text="Sparsemax that pays for every step between neighbours, so words that stand together "
+        "get the same: it chooses phrases. λ = 0 is sparsemax.",
+    ),
+    "oscarmax": Note(
+        problem="Ω(<i>p</i>) = ½ ‖<i>p</i>‖² + λ Σ<sub><i>i</i>&lt;<i>j</i></sub> "
+        "max(<i>p<sub>i</sub></i>, <i>p<sub>j</sub></i>)",
+        solution="<i>p</i> = sparsemax(<i>v</i>), &nbsp;<i>v</i> = the sorted scores + λ<i>i</i>, "
+        "pooled until they descend",
+        text="Words of similar scores get the same, wherever they stand in the sentence. λ = 0 is "
+        "sparsemax.",
+    ),
+    "constrained_softmax": Note(
+        problem="Ω(<i>p</i>) = Σ<sub><i>i</i></sub> <i>p<sub>i</sub></i> log "
+        "<i>p<sub>i</sub></i>, &nbsp;<i>p</i> ≤ <i>u</i>",
+        solution="<i>p<sub>i</sub></i> = min(<i>u<sub>i</sub></i>, exp(<i>z<sub>i</sub></i> − "
+        "<i>c</i>))",
+        text="Softmax with an upper bound for every word. What a word may not have goes to the "
+        "others.",
+    ),
+    "constrained_sparsemax": Note(
+        problem="Ω(<i>p</i>) = ½ (‖<i>p</i>‖² − 1), &nbsp;<i>l</i> ≤ <i>p</i> ≤ <i>u</i>",
+        solution="<i>p<sub>i</sub></i> = min(max(<i>z<sub>i</sub></i> − τ, <i>l<sub>i</sub></i>), "
+        "<i>u<sub>i</sub></i>)",
+        text="Sparsemax between bounds. With bounds that shrink by what was given before, it is "
+        "attention that uses words up: <code>FertilityAttention</code>.",
+    ),
 }
 
 

@@ -62,3 +62,18 @@ def _information(word: str) -> float:
     letters = [letter for letter in word.lower() if letter.isalpha()]
     percents = [_LETTER_PERCENT.get(letter, _OTHER_PERCENT) for letter in letters]
     return math.fsum(-math.log2(percent / 100) for percent in percents)
+
+
+def score_pairs(sentence: ScoredSentence) -> tuple[tuple[float, ...], ...]:
+    """Scores (word that reads, word that is read): a word looks around itself, and at rich words.
+
+    Like the scores of the words, a stand-in for a model that anyone can recompute: the score of the
+    word that is read, plus 3 at the reader's own place, a little less around it.
+    """
+    return tuple(
+        tuple(
+            score / 2 + 3 / (1 + ((reader - place) / 2) ** 2)
+            for place, score in enumerate(sentence.scores)
+        )
+        for reader in range(len(sentence.words))
+    )

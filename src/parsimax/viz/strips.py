@@ -22,10 +22,15 @@ SETTINGS: dict[str, tuple[dict[str, float], ...]] = {
     "sparsegen": ({"lam": -3.0}, {"lam": -1.0}, {"lam": 0.5}),
     "normmax": ({"alpha": 1.5}, {"alpha": 2.0}, {"alpha": 5.0}),
     "budget": ({"k": 2.0}, {"k": 3.0}),
+    "fusedmax": ({"lam": 0.1}, {"lam": 0.5}),
+    "oscarmax": ({"lam": 0.01}, {"lam": 0.1}),
+    "constrained_softmax": ({"upper": 0.15},),
+    "constrained_sparsemax": ({"upper": 0.4},),
 }
 
 _LABEL_SPACE, _SUMMARY_SPACE = 2.5, 0.9  # in words' widths, left and right of the bars
 _BAR = 0.66  # a bar's width, of a word's
+_LONGEST_LABEL = 22  # letters that fit beside the bars
 _LETTERS_A_WORD = 8.0  # letters that fit in a word's width
 
 
@@ -36,6 +41,13 @@ class Strip:
     name: str
     label: str
     probabilities: NDArray[np.float64]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The label, with its settings in a second line where it would be too long for one."""
+        name, bracket, settings = self.label.partition("(")
+        fits = len(self.label) <= _LONGEST_LABEL
+        return (self.label,) if fits else (name, bracket + settings)
 
     @property
     def support(self) -> int:
@@ -58,7 +70,7 @@ def _members(words: int) -> Iterator[tuple[str, Any]]:
     for name, cls in registry.items():
         required = [f.name for f in dataclasses.fields(cls) if _has_no_default(f)]
         for settings in SETTINGS.get(name, ({},)):
-            infeasible = name == "budget" and settings["k"] > words
+            infeasible = settings.get("k", 0) > words or settings.get("upper", 1) * words < 1
             if not infeasible and set(required) <= set(settings):
                 yield name, cls(**settings)
 
@@ -140,7 +152,10 @@ def _draw_strip(axes: Axes, strip: Strip, *, row: int, starts_group: bool) -> No
         else:
             axes.bar(x, value, width=_BAR, color=svg.ACCENT)
             axes.text(x, value + 0.06, _number(value), ha="center", va="bottom", fontsize=8.5)
-    axes.text(-0.6 - _LABEL_SPACE, 0.5, strip.label, va="center")
+    lines = strip.lines
+    for line, text in enumerate(lines):
+        height = 0.5 + 0.36 * ((len(lines) - 1) / 2 - line)
+        axes.text(-0.6 - _LABEL_SPACE, height, text, va="center")
     axes.text(
         count - 0.3, 0.5, f"{strip.support} of {count}", va="center", color=svg.MUTED,
         fontsize=9,

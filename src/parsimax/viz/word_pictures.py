@@ -10,6 +10,7 @@ import torch
 from parsimax.seq2seq import search
 from parsimax.seq2seq.data.batching import pad
 from parsimax.seq2seq.data.symbols import EOS
+from parsimax.seq2seq.recording import context_keys
 from parsimax.viz.inflection_report import Mistake, WordPicture
 from parsimax.viz.support import Step
 from parsimax.viz.tree import Leaf
@@ -63,7 +64,7 @@ def word_picture(
         else tuple(codec.target_segmentation.split(example.target)),
         optimal=proved,
         complete=found.complete,
-        source=codec.source_symbols(source),
+        source=context_keys(model, codec.source_symbols(source)),
         target=codec.target_symbols(said),
         weights=_weights(model, source, said) if grid else None,
         steps=_steps(model, codec, rows, lengths, said) if steps else (),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.contracts.gpu.device import DEVICE
-from tests.contracts.members import TYPICAL, WITH_PARAMETER
+from tests.contracts.members import ON_GPU, PARAMETERS_ON_GPU
 
 import parsimax as px
 
@@ -59,8 +59,8 @@ def _alpha_loss_step(z: torch.Tensor) -> list[torch.Tensor]:
     return [loss.detach(), *torch.autograd.grad(loss, (z, alpha))]
 
 
-STEPS = {str(member): _mapping_step(member, False) for member in TYPICAL}
-STEPS |= {f"tensor {member}": _mapping_step(member, True) for member in WITH_PARAMETER}
+STEPS = {str(member): _mapping_step(member, False) for member in ON_GPU}
+STEPS |= {f"tensor {member}": _mapping_step(member, True) for member in PARAMETERS_ON_GPU}
 if torch.cuda.is_available():
     texts = ["softmax", "entmax(1.3)", "entmax(1.5)", "sparsemax", "entmax(3.0)"]
     texts += ["sparsegen(0.5)", "normmax(1.5)", "budget(1)"]
@@ -111,7 +111,7 @@ def test_training_compiled_by_inductor(mode):
     def function(x, target):
         z = linear(x)
         alpha = 1 + raw.sigmoid()
-        weights = px.entmax(z, alpha) + sum(member.mapping(z.tanh()) for member in TYPICAL)
+        weights = px.entmax(z, alpha) + sum(member.mapping(z.tanh()) for member in ON_GPU)
         return px.entmax_loss(z, target, 1.5) + (weights * z).mean() + weights.square().mean()
 
     compiled = torch.compile(function, fullgraph=True, mode=mode)
@@ -129,7 +129,7 @@ def test_training_compiled_by_inductor(mode):
 
 def test_auto_takes_triton():
     z = _scores(5, 100, torch.float32)
-    for member in TYPICAL:
+    for member in ON_GPU:
         assert torch.equal(member.mapping(z), member.function(z, backend="triton"))
 
 
@@ -148,7 +148,7 @@ def test_autocast():
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_a_gpu_that_is_not_the_current_one():
     z = torch.randn(5, 100)
-    for member in TYPICAL:
+    for member in ON_GPU:
         here, there = (member.mapping(z.to(f"cuda:{i}")) for i in range(2))
         assert there.device.index == 1
         assert torch.equal(here.cpu(), there.cpu())

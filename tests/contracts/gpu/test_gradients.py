@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.contracts.gpu.device import on_device, triton_rows, with_gradient
-from tests.contracts.members import FAMILIES, TYPICAL, WITH_PARAMETER, Member
+from tests.contracts.members import FAMILIES, ON_GPU, PARAMETERS_ON_GPU, Member
 from tests.contracts.smooth import smooth_scores
 
-every_member = pytest.mark.parametrize("member", TYPICAL, ids=str)
-every_parameter = pytest.mark.parametrize("member", WITH_PARAMETER, ids=str)
+every_member = pytest.mark.parametrize("member", ON_GPU, ids=str)
+every_parameter = pytest.mark.parametrize("member", PARAMETERS_ON_GPU, ids=str)
 
 
 def _reference(member, z, weights, **options):

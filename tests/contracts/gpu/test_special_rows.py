@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.contracts.gpu.device import DEVICE, DTYPES, on_device, triton_rows, with_gradient
-from tests.contracts.members import TYPICAL, WITH_PARAMETER
+from tests.contracts.members import ON_GPU, PARAMETERS_ON_GPU
 
-every_member = pytest.mark.parametrize("member", TYPICAL, ids=str)
-every_parameter = pytest.mark.parametrize("member", WITH_PARAMETER, ids=str)
+every_member = pytest.mark.parametrize("member", ON_GPU, ids=str)
+every_parameter = pytest.mark.parametrize("member", PARAMETERS_ON_GPU, ids=str)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 

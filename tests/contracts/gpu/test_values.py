@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from tests.contracts.gpu.device import numpy, on_device, triton_rows
-from tests.contracts.members import FAMILIES, MEMBERS, TYPICAL, Member
+from tests.contracts.members import FAMILIES, MEMBERS, ON_GPU, Member
 from tests.contracts.scores import LONG, adversarial, long_rows, threshold_crowds
 
-every_member = pytest.mark.parametrize("member", MEMBERS, ids=str)
-every_typical = pytest.mark.parametrize("member", TYPICAL, ids=str)
+every_member = pytest.mark.parametrize(
+    "member", [member for member in MEMBERS if member.family.triton], ids=str
+)
+every_typical = pytest.mark.parametrize("member", ON_GPU, ids=str)
 
 
 @cache
@@ -68,7 +70,9 @@ def test_rows_that_are_streamed(member):
     _check(triton_rows(member, on_device(z, torch.float32)), member, expected, names)
 
 
-@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.parameter])
+@pytest.mark.parametrize(
+    "name", [name for name, family in FAMILIES.items() if family.parameter and family.triton]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_parameter_for_every_row(name, dtype):
     """All examples at once; a parameter is not rounded with the scores."""

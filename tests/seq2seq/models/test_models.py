@@ -22,6 +22,12 @@ SETTINGS = {
     "rnn with sparsegen": RNNSettings(
         embedding=8, hidden=10, attention="sparsegen(lam=0.3)", output="sparsegen(lam=0.2)"
     ),
+    "rnn with fertility": RNNSettings(
+        embedding=8, hidden=10, attention="constrained_sparsemax", fertility=1.5
+    ),
+    "rnn with fertility, dense": RNNSettings(
+        embedding=8, hidden=10, attention="constrained_softmax", fertility=0.7, exhaustion=0.5
+    ),
     "transformer": TransformerSettings(**SMALL),
     "transformer after": TransformerSettings(
         **SMALL,
@@ -143,10 +149,19 @@ def test_attention_is_a_distribution_over_what_may_be_seen(settings):
     is_rnn = isinstance(settings, RNNSettings)
     layers, heads = (1, 1) if is_rnn else (settings.decoder_layers, settings.heads)
     context = looked["context"]
+    if model.sink:
+        assert context.shape == (4, 1, 1, 6, 6)
+        torch.testing.assert_close(context.sum(-1), torch.ones_like(context[..., 0]))
+        given = context[..., :5].sum((1, 2, 3))
+        assert (given <= settings.fertility + 1e-9).all()
+        assert (given > settings.fertility - 1e-9).any(), "no symbol is used up"
+        assert (context[..., 5] > 0).any()
+        context = context[..., :5]
     assert context.shape == (4, layers, heads, 6, 5)
     beyond = torch.arange(5) >= batch.source_lengths[:, None]
     assert (context.masked_select(beyond[:, None, None, None]) == 0).all()
-    torch.testing.assert_close(context.sum(-1), torch.ones_like(context[..., 0]))
+    if not model.sink:
+        torch.testing.assert_close(context.sum(-1), torch.ones_like(context[..., 0]))
     kept = batch.target != PAD
     counted = (context > 0).sum(-1).double().flatten(1, 2).mean(1)[kept].sum()
     assert float(measured.attended) == pytest.approx(float(counted))

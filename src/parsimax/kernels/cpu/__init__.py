@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import budget, conjugate, entmax, entmax_backward, normmax
+from . import box, budget, conjugate, entmax, entmax_backward, fusedmax, normmax, oscarmax
 from .pool import for_rows
 
 _SLAB = 1 << 18  # scores that are copied at a time where rows do not lie together
@@ -23,12 +23,16 @@ _FORWARD: dict[str, Callable[..., Any]] = {
     "sparsegen": entmax.sparsegen_forward,
     "normmax": normmax.normmax_forward,
     "budget": budget.budget_forward,
+    "fusedmax": fusedmax.fusedmax_forward,
+    "oscarmax": oscarmax.oscarmax_forward,
 }
 _BACKWARD: dict[str, Callable[..., Any]] = {
     "entmax": entmax_backward.entmax_backward,
     "sparsegen": entmax_backward.sparsegen_backward,
     "normmax": normmax.normmax_backward,
     "budget": budget.budget_backward,
+    "fusedmax": fusedmax.fusedmax_backward,
+    "oscarmax": oscarmax.oscarmax_backward,
 }
 _CONJUGATE: dict[str, Callable[..., Any]] = {
     "entmax": conjugate.entmax_conjugate,
@@ -36,6 +40,13 @@ _CONJUGATE: dict[str, Callable[..., Any]] = {
     "normmax": conjugate.normmax_conjugate,
     "budget": conjugate.budget_conjugate,
 }
+_BOX: dict[str, Callable[..., Any]] = {
+    "constrained_softmax": box.constrained_softmax_forward,
+    "constrained_sparsemax": box.constrained_sparsemax_forward,
+}
+MAPPINGS = frozenset(_FORWARD) | frozenset(
+    _BOX
+)  # the mappings that ``forward`` and ``backward`` know
 LOSSES = frozenset(_CONJUGATE)  # the mappings that ``solve_loss`` knows
 
 
@@ -125,6 +136,35 @@ def backward(
         dparam,
     )
     return out.reshape(p.shape).to(p.dtype), torch.from_numpy(dparam)
+
+
+def box_forward(name: str, z: Tensor, upper: Tensor, lower: Tensor | None) -> Tensor:
+    """Probabilities along the last dimension between bounds of the same shape and dtype."""
+    rows, high, low = _rows(z), _rows(upper), _no_rows(z) if lower is None else _rows(lower)
+    p = torch.empty(z.shape, dtype=z.dtype)
+    slack = 1e-12 if z.dtype == torch.float64 else 1e-6
+    for_rows(_BOX[name], *rows.shape, rows, high, low, slack, p.view(rows.shape).numpy())
+    return p
+
+
+def box_backward(
+    name: str, p: Tensor, g: Tensor, upper: Tensor, lower: Tensor | None, want_upper: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients in the scores, in the upper bounds (empty if not wanted) and in the lower ones."""
+    rows, grads, high = _rows(p), _rows(g), _rows(upper)
+    low = _no_rows(p) if lower is None else _rows(lower)
+    wanted = (True, want_upper, lower is not None)
+    gz, gu, gl = (
+        torch.empty(p.shape if want else (0, p.shape[-1]), dtype=p.dtype) for want in wanted
+    )
+    out = [x.view(-1, p.shape[-1]).numpy() for x in (gz, gu, gl)]
+    dense = name == "constrained_softmax"
+    for_rows(box.box_backward, *rows.shape, rows, grads, high, low, dense, *out)
+    return gz, gu, None if lower is None else gl
+
+
+def _no_rows(x: Tensor) -> Any:
+    return torch.empty((0, 0), dtype=x.dtype).numpy()
 
 
 def solve_loss(

@@ -82,6 +82,7 @@ _BACKWARD: dict[str, Callable[..., Any]] = {
     "budget": budget.backward,
 }
 _LOSS: dict[str, Callable[..., Any]] = {"entmax": entmax_loss}
+MAPPINGS = frozenset(_FORWARD)  # all that have kernels here
 LOSSES = frozenset(_LOSS)  # the mappings that ``solve_loss`` knows
 
 

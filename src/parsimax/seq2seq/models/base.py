@@ -40,6 +40,7 @@ class Seq2Seq(nn.Module, ABC, Generic[State]):
 
     source_size: int
     vocabulary_size: int  # of the target
+    sink: bool = False  # whether ``context`` has a last key that stands for no source symbol
 
     @abstractmethod
     def forward(self, batch: Batch) -> Tensor:

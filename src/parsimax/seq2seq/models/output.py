@@ -8,7 +8,16 @@ from torch import Tensor, nn
 
 from parsimax._core.dtypes import working
 from parsimax.losses import entmax_loss, fenchel_young_loss, linear_entmax_loss
-from parsimax.mappings import Budget, Entmax, Mapping, Softmax, Sparsemax, parse
+from parsimax.mappings import (
+    Budget,
+    ConstrainedSoftmax,
+    ConstrainedSparsemax,
+    Entmax,
+    Mapping,
+    Softmax,
+    Sparsemax,
+    parse,
+)
 from parsimax.seq2seq.data.symbols import FIRST_SAID, PAD
 
 _SCORES = 1 << 29  # more than these are not held at once: in float32 they take 2 GiB
@@ -28,6 +37,11 @@ def refusal(mapping: str | Mapping) -> str | None:
         return (
             f"the output mapping must give probabilities, got {str(mapping)!r}: its weights sum to "
             "k, each at most 1, so they are no distribution of the next symbol; use e.g. sparsemax"
+        )
+    if isinstance(parse(mapping), ConstrainedSoftmax | ConstrainedSparsemax):
+        return (
+            f"the output mapping must have a loss, got {str(mapping)!r}: the symbol that comes may "
+            "lie outside of its bounds; use softmax or sparsemax"
         )
     return None
 

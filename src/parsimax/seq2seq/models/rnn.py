@@ -5,7 +5,8 @@ A bidirectional LSTM reads the source. The decoder, an LSTM with input feeding, 
 .. math:: z_j = s_t^\top W^{(z)} h_j, \quad c_t = \sum_j \Pi(z)_j h_j, \quad
     o_t = \tanh(W^{(o)} [s_t; c_t])
 
-and the output layer turns :math:`o_t` into a distribution over the next symbol.
+and the output layer turns :math:`o_t` into a distribution over the next symbol. With a fertility,
+a source symbol is used up by the attention it receives (see :mod:`parsimax.attention.fertility`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from parsimax.attention.fertility import fertility_weights, read_bounded
 from parsimax.seq2seq.data.batch import Batch
 from parsimax.seq2seq.data.symbols import PAD
 
@@ -29,7 +31,10 @@ from .weighing import Weighing
 
 
 class Memory(NamedTuple):
-    """What the decoder looks at: values (B, S, H), keys (B, H, S), and 0 or -inf (B, 1, S)."""
+    """What the decoder looks at: values (B, S, H), keys (B, H, S), and 0 or -inf (B, 1, S).
+
+    With fertility the last of S is the sink.
+    """
 
     values: Tensor
     keys: Tensor
@@ -37,12 +42,16 @@ class Memory(NamedTuple):
 
 
 class RNNState(NamedTuple):
-    """A prefix: what the decoder looks at, h and c of each layer, and the last output."""
+    """A prefix: what the decoder looks at, h and c of each layer, and the last output.
+
+    With fertility also what is left of it for each source symbol, (B, 1, S - 1).
+    """
 
     memory: Memory
     hidden: tuple[Tensor, ...]
     cells: tuple[Tensor, ...]
     feed: Tensor
+    left: Tensor | None = None
 
 
 class RNN(Seq2Seq[RNNState]):
@@ -62,6 +71,10 @@ class RNN(Seq2Seq[RNNState]):
             for layer in range(settings.decoder_layers)
         )
         self.score = nn.Linear(hidden, hidden, bias=False)
+        self.sink = settings.fertility is not None
+        if self.sink:
+            _, self._bounded = read_bounded(settings.attention)
+            self.sink_state = nn.Parameter(torch.empty(hidden))
         self.weighing = Weighing(settings.attention, heads=1)
         self.combine = nn.Linear(2 * hidden, hidden, bias=False)
         self.output = OutputLayer(hidden, target_size, settings.output)
@@ -84,14 +97,18 @@ class RNN(Seq2Seq[RNNState]):
         encoded = self.encoder(self.source_embedding(source), source_lengths)
         places = torch.arange(source.shape[1], device=source.device) >= source_lengths[:, None]
         blocked = torch.zeros_like(places, dtype=torch.float32).masked_fill(places, -torch.inf)
-        memory = Memory(
-            encoded.states, self.score(encoded.states).mT, blocked.to(encoded.states.dtype)[:, None]
-        )
+        states, blocked = encoded.states, blocked.to(encoded.states.dtype)[:, None]
+        left = None
+        if self.settings.fertility is not None:
+            left = torch.full_like(blocked, self.settings.fertility)
+            last = self.sink_state.to(states.dtype).expand(len(states), 1, -1)
+            states, blocked = torch.cat([states, last], 1), F.pad(blocked, (0, 1))
+        memory = Memory(states, self.score(states).mT, blocked)
         top = len(encoded.hidden) - 1
         layers = [min(layer, top) for layer in range(len(self.cells))]
         hidden = tuple(encoded.hidden[layer] for layer in layers)
         cells = tuple(encoded.cells[layer] for layer in layers)
-        return RNNState(memory, hidden, cells, torch.zeros_like(hidden[-1]))
+        return RNNState(memory, hidden, cells, torch.zeros_like(hidden[-1]), left)
 
     def _advance(self, state: RNNState, embedded: Tensor) -> tuple[Tensor, RNNState]:
         """One step: the weights of attention (B, 1, S), and the state, whose feed is the output."""
@@ -105,11 +122,17 @@ class RNN(Seq2Seq[RNNState]):
             cells.append(c)
         memory = state.memory
         scores = torch.baddbmm(memory.hidden_places, x.unsqueeze(1), memory.keys)
-        weights = self.weighing(scores)
+        weights, left = self._weigh(scores, state.left)
         context = torch.bmm(weights.to(memory.values.dtype), memory.values).squeeze(1)
         feed = torch.tanh(self.combine(torch.cat([x, context], -1)))
         feed = F.dropout(feed, self.settings.dropout, self.training)
-        return weights, RNNState(memory, tuple(hidden), tuple(cells), feed)
+        return weights, RNNState(memory, tuple(hidden), tuple(cells), feed, left)
+
+    def _weigh(self, scores: Tensor, left: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Weights, and what is left of fertility."""
+        if left is None:
+            return self.weighing(scores), None
+        return fertility_weights(scores, left, self._bounded, self.settings.exhaustion, sink=True)
 
     def _unroll(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
         """Outputs (B, T, hidden) under teacher forcing, and the weights of each step."""
@@ -130,11 +153,12 @@ class RNN(Seq2Seq[RNNState]):
 
     def measure(self, batch: Batch, epsilon: float = 1e-6) -> Measures:
         """Sums over the batch, under teacher forcing."""
-        hidden, weights = self._unroll(batch)
-        return measures(batch, hidden, torch.stack(weights, 2), self.output, epsilon)
+        hidden, steps = self._unroll(batch)
+        weights = torch.stack(steps, 2)[..., : batch.source.shape[1]]  # not the sink
+        return measures(batch, hidden, weights, self.output, epsilon)
 
     def attention(self, batch: Batch) -> dict[str, Tensor]:
-        """``context``: (B, 1, 1, T, S)."""
+        """``context``: (B, 1, 1, T, S), or S + 1 with the sink last."""
         return {"context": torch.stack(self._unroll(batch)[1], 2).unsqueeze(1)}
 
     def alphas(self) -> dict[str, Tensor]:
@@ -158,4 +182,5 @@ class RNN(Seq2Seq[RNNState]):
             tuple(map(pick, state.hidden)),
             tuple(map(pick, state.cells)),
             pick(state.feed),
+            None if state.left is None else pick(state.left),
         )

@@ -21,6 +21,9 @@ class RNNSettings:
     encoder_layers: int = 2
     decoder_layers: int = 2
     attention: str = "entmax(alpha=1.5)"
+    # what a source symbol may receive in all, for constrained_softmax and constrained_sparsemax
+    fertility: float | None = None
+    exhaustion: float = 0.2  # what a unit of fertility that is left adds to a score
     output: str = "entmax(alpha=1.5)"
     dropout: float = 0.3
     init: float = 0.1  # weights begin uniform between -init and init

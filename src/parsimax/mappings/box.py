@@ -1,0 +1,216 @@
+r"""Mappings whose entries have bounds of their own: what one states, who computes it, derivatives.
+
+The solution of such a mapping is at a bound, or *free*. What the bounds leave is shared by the free
+entries, and a change of it in proportion to weights w that only the mapping knows: with B the
+entries at a bound b and F the free ones,
+
+.. math:: dp_B = db_B, \qquad
+    dp_i = w_i \Bigl(dz_i - \frac{\sum_F w_j dz_j + \sum_B db_j}{\sum_F w_j}\Bigr), \ i \in F
+
+so the output and the bounds are all that a gradient needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from parsimax._core.dtypes import exact
+from parsimax._core.validation import transform_or_forward_mode, without_values
+
+from .rowmap import kernels_allowed, kernels_for
+
+
+@dataclass(frozen=True)
+class BoxMap:
+    """One mapping; its functions act on the last dimension.
+
+    ``solve(y, upper, lower)`` is the reference solver: it sees scores whose maximum is 0, and -inf
+    where masked, and bounds between 0 and 1, both 0 where masked. ``weight(p)`` is w above, and
+    ``moved(p, step)`` what the free p become, up to a factor, when their scores change by ``step``.
+    """
+
+    name: str
+    solve: Callable[[Tensor, Tensor, Tensor], Tensor]
+    weight: Callable[[Tensor], Tensor]
+    moved: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+_BOXMAPS: dict[str, BoxMap] = {}
+
+
+def register_boxmap(boxmap: BoxMap) -> BoxMap:
+    """Make a mapping known by name to the operators."""
+    _BOXMAPS[boxmap.name] = boxmap
+    return boxmap
+
+
+class Bounds(NamedTuple):
+    """Upper and lower bounds in the shape of the scores; no lower ones means 0."""
+
+    upper: Tensor
+    lower: Tensor | None
+
+
+def slack(dtype: torch.dtype) -> float:
+    """How far bounds may miss a sum of one by: what the contract grants any output."""
+    return 1e-12 if dtype == torch.float64 else 1e-6
+
+
+def active(p: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
+    """Entries at their upper bound (1 binds nothing), and at their lower one."""
+    above = (p >= bounds.upper) & (bounds.upper < 1)
+    below = p <= (0.0 if bounds.lower is None else bounds.lower)
+    return above, below & ~above
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def reference(boxmap: BoxMap, z: Tensor, bounds: Bounds) -> Tensor:
+    """The plain torch solution, in float64 where the device has it, rounded once."""
+    y = exact(z).contiguous()
+    allowed = y > -torch.inf
+    upper = torch.where(allowed, exact(bounds.upper).clamp(max=1.0), 0.0)
+    lower = torch.zeros_like(y)
+    if bounds.lower is not None:
+        lower = torch.where(allowed, exact(bounds.lower), 0.0)
+    top = y.amax(-1, keepdim=True)
+    finite = top.isfinite()
+    room = slack(z.dtype)
+    good = finite & (upper.sum(-1, keepdim=True) >= 1 - room)
+    good = good & (lower.sum(-1, keepdim=True) <= 1 + room)
+    good = good & ((lower >= 0) & (lower <= upper)).all(-1, keepdim=True)
+    # a row without a solution is solved like another, and forgotten
+    upper, lower = torch.where(good, upper, 1.0), torch.where(good, lower, 0.0)
+    p = boxmap.solve(torch.where(good, y - top, 0.0), upper, lower)
+    p = torch.where(good, p, torch.where(top == -torch.inf, 0.0, torch.nan))
+    return p.to(z.dtype)
+
+
+def solve_box(z: Tensor, bounds: Bounds, name: str, backend: str) -> Tensor:
+    """Forward without autograd, by the chosen backend."""
+    kernels = kernels_for(name, backend, z)
+    if z.numel() == 0 or without_values(z):
+        return torch.empty_like(z, memory_format=torch.contiguous_format)
+    if kernels is None:
+        return reference(_BOXMAPS[name], z, bounds)
+    p: Tensor = kernels.box_forward(name, z, bounds.upper, bounds.lower)
+    return p
+
+
+# --- derivatives ----------------------------------------------------------------------------------
+
+
+def apply_box(boxmap: BoxMap, z: Tensor, bounds: Bounds, backend: str) -> Tensor:
+    """Probabilities along the last dimension, differentiable in scores and bounds."""
+    if torch.compiler.is_compiling() or transform_or_forward_mode():
+        return _expanded(boxmap, z, bounds, backend)
+    tensors = [x for x in (z, *bounds) if x is not None]
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
+        return solve_box(z, bounds, boxmap.name, backend)
+    result: Tensor = _BoxFunction.apply(z, *bounds, boxmap.name, backend)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _BoxFunction(torch.autograd.Function):
+    """Reverse mode, which is what training asks for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, upper: Tensor, lower: Tensor | None, name: str, backend: str
+    ) -> Tensor:
+        p = solve_box(z, Bounds(upper, lower), name, backend)
+        ctx.save_for_backward(p, upper, lower)
+        ctx.name, ctx.backend = name, backend
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        p, upper, lower = ctx.saved_tensors
+        bounds, g = Bounds(upper, lower), grads[0]
+        kernels = kernels_for(ctx.name, ctx.backend, p)
+        if kernels is None or p.numel() == 0 or not kernels_allowed(g):
+            found = _plain_backward(_BOXMAPS[ctx.name], p, bounds, g)
+        else:
+            found = kernels.box_backward(ctx.name, p, g, upper, lower, ctx.needs_input_grad[1])
+        wanted = ctx.needs_input_grad[:3]
+        gradients = (x if want else None for x, want in zip(found, wanted, strict=True))
+        return (*gradients, None, None)
+
+
+def _plain_backward(
+    boxmap: BoxMap, p: Tensor, bounds: Bounds, g: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """In differentiable torch operations: gradients in scores, upper and lower bounds."""
+    above, below = active(p, bounds)
+    free = ~(above | below)
+    w = torch.where(free, boxmap.weight(p), 0.0)
+    mean = _mean(g, w, above)
+    gz = torch.where(p.isnan(), torch.nan, torch.where(free, w * (g - mean), 0.0))
+    return (
+        gz,
+        torch.where(above, g - mean, 0.0),
+        None if bounds.lower is None else torch.where(below, g - mean, 0.0),
+    )
+
+
+def _mean(g: Tensor, w: Tensor, otherwise: Tensor) -> Tensor:
+    """Of ``g`` with weights w.
+
+    Where nothing is free there is a kink, and any change of the bounds must be made up for by
+    other bounds: the mean over those keeps the sum.
+    """
+    total = w.sum(-1, keepdim=True)
+    w = torch.where(total > 0, w, otherwise.to(w.dtype))
+    total = w.sum(-1, keepdim=True)
+    return (w * g).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
+
+
+# --- torch.compile, torch.export, torch.func, forward mode ----------------------------------------
+# Values come from an operator without derivatives. On the set of entries that are free there, the
+# mapping is an explicit function, and all its derivatives are those of a step of length zero.
+
+
+def _expanded(boxmap: BoxMap, z: Tensor, bounds: Bounds, backend: str) -> Tensor:
+    fixed = Bounds(*(None if b is None else b.detach() for b in bounds))  # type: ignore[arg-type]
+    p: Tensor = _values_operator(z.detach(), *fixed, boxmap.name, backend)
+    above, below = active(p, fixed)
+    step = torch.where(z.detach().isfinite(), z - z.detach(), 0.0)
+    bound = torch.where(above, bounds.upper - fixed.upper, 0.0)
+    if bounds.lower is not None and fixed.lower is not None:
+        bound = bound + torch.where(below, bounds.lower - fixed.lower, 0.0)
+    free = ~(above | below)
+    moved = boxmap.moved(p, torch.where(free, step, 0.0), bound, free)
+    return p + (moved - moved.detach())
+
+
+@torch.library.custom_op("parsimax::box_values", mutates_args=())
+def _values_operator(
+    z: Tensor, upper: Tensor, lower: Tensor | None, name: str, backend: str
+) -> Tensor:
+    return solve_box(z, Bounds(upper, lower), name, backend).contiguous()
+
+
+@_values_operator.register_fake
+def _(z: Tensor, upper: Tensor, lower: Tensor | None, name: str, backend: str) -> Tensor:
+    return torch.empty_like(z, memory_format=torch.contiguous_format)
+
+
+def _values_vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+    tensors: list[Tensor | None] = []
+    for x, dim in zip(args[:3], in_dims[:3], strict=True):
+        if x is None:
+            tensors.append(None)
+        else:
+            tensors.append(
+                x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            )
+    return _values_operator(*tensors, *args[3:]), 0
+
+
+_values_operator.register_vmap(_values_vmap)
