@@ -1,4 +1,4 @@
-"""Gradients over live blocks: of queries and alpha by blocks of queries, of keys and values by keys."""
+"""Gradients over live blocks: of queries and alpha by blocks of queries, the rest by keys."""
 
 from __future__ import annotations
 

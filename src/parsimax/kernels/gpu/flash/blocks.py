@@ -1,7 +1,6 @@
 """Tiles of scores: where they lie, and which keys a query may see.
 
-A program works on some queries of one head of one item. ``Place`` says which, where their keys begin
-and end, and which blocks of keys have to be looked at at all.
+A program works on some queries of one head of one item, and looks at blocks of their keys.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from .backward import key_kernel, query_kernel
 from .lists import compact
 from .output import output_kernel
 from .threshold import threshold_kernel
+from .weights import STEEP
 
 UNLIMITED = 1 << 30
 _MANY = 32  # blocks whose largest scores are looked at together
@@ -30,13 +31,16 @@ class Tiles(NamedTuple):
     programs: int = 264  # of the first kernel, which go on from tile to tile
 
 
+_TILES = Tiles()
+
+
 @dataclass(frozen=True)
 class Problem:
     """Queries (B, H, Lq, E), keys and values of as many heads or fewer; last strides are 1.
 
     Args:
         seen: Bool, or numbers to add, (B, H, Lq, Lk) with any strides; None sees everything.
-        alpha: From 1 to 2, not 1 itself; or a tensor of one value a head.
+        alpha: Above 1, or a tensor of one value a head.
         band: How far before and after its position a query sees; None is without limit.
         offset: The key at which the first query stands.
         lengths: (B,) of the keys.
@@ -51,7 +55,7 @@ class Problem:
     band: tuple[int, int] | None = None
     offset: int = 0
     lengths: Tensor | None = None
-    tiles: Tiles = Tiles()
+    tiles: Tiles = _TILES
 
     @property
     def row_blocks(self) -> int:
@@ -82,6 +86,8 @@ def _kind(alpha: float | Tensor) -> tuple[int, int]:
     if isinstance(alpha, Tensor):
         return POWER.value, NEVER.value
     kinds = {1.5: ENTMAX15.value, 2.0: SPARSEMAX.value}
+    if alpha > 2.0:
+        return STEEP.value, NEVER.value
     near = ALWAYS.value if alpha - 1 < NEAR_ONE.value else NEVER.value
     return kinds.get(alpha, POWER.value), near
 
@@ -189,7 +195,7 @@ def backward(
     p: Problem, saved: Saved, g: Tensor, want: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of q, k and v, and of alpha (B, H) if wanted."""
-    items, heads, queries, size = p.q.shape
+    items, heads, _, size = p.q.shape
     g = g.contiguous()
     value_size = p.v.shape[3]
     gq = torch.empty(p.q.shape, dtype=p.q.dtype, device=p.q.device)

@@ -1,8 +1,8 @@
 """The weighted sum over live blocks, and the one that the backward needs.
 
-The gradient in the scores of a query is u (g - m), where u = p^(2 - alpha), g_j = <dO, v_j> and m is
-the mean of g under u. That mean is <dO, w> with w the mean of the values under u: it is added up here,
-beside the output, so that the backward needs no pass of its own for it.
+The gradient in the scores of a query is u (g - m), where u = p^(2 - alpha), g_j = <dO, v_j> and m
+is the mean of g under u. That mean is <dO, w> with w the mean of the values under u: it is added up
+here, beside the output, so that the backward needs no pass of its own for it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def output_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
+    """Context, and w if TRAIN, of one block of queries."""
     row_block = row_blocks - 1 - tl.program_id(1)
     item_head = tl.program_id(0)
     item, head = item_head // heads, item_head % heads

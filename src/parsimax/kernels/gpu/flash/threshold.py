@@ -1,8 +1,8 @@
 """The threshold of every query, and which blocks of keys lie above it.
 
-A program reads the keys once and keeps the largest score of every query in every block. On these few
-numbers it solves for a threshold, which lies below the true one, since less mass is there. Only the
-blocks that reach above it can hold support, and only those are read again, two or three times,
+A program reads the keys once and keeps the largest score of every query in every block. On these
+few numbers it solves for a threshold, which lies below the true one, since less mass is there. Only
+the blocks that reach above it can hold support, and only those are read again, two or three times,
 until the threshold stands. The largest scores of the blocks tell then which of them are live.
 """
 
@@ -28,7 +28,9 @@ from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import maximum
 
 from .blocks import hide, load_rows, product, visible_range, whole_range, wide
+from .weights import STEEP, steep
 
+_HALVINGS = tl.constexpr(26)
 _ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
 _ENOUGH = tl.constexpr(2e-3)  # surplus at which one more step is the last: it leaves its square
 
@@ -184,6 +186,51 @@ def _solve(
 
 
 @triton.jit
+def _halve(
+    top, good, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
+    seen_ptr, seen_row, seen_column, tops_ptr, list_ptr, begin, end,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
+    MANY: tl.constexpr,
+):  # fmt: skip
+    """As :func:`_solve` above alpha = 2, where Newton has no slope to hold on to: by halving.
+
+    The unknown is the largest weight; the fewer scores, the larger it must be.
+    """
+    gamma = 1.0 / tl.maximum(beta, 1e-30)
+    low = tl.zeros([ROWS], tl.float32)
+    high = low + 1.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        totals = tl.zeros([ROWS], tl.float32)
+        for first in range(begin, end, MANY):
+            y = _load_tops(tops_ptr, first, end, ROWS, MANY) - top[:, None]
+            share, _u = steep(y, middle[:, None], beta, gamma)
+            totals += tl.sum(share, 1)
+        enough = totals >= 1.0
+        high = tl.where(enough, middle, high)
+        low = tl.where(enough, low, middle)
+    count = _list_above(tops_ptr, begin, end, top - high * gamma, good, list_ptr, ROWS, MANY)
+    tl.debug_barrier()
+    low = tl.zeros([ROWS], tl.float32)
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        totals = tl.zeros([ROWS], tl.float32)
+        for index in range(count):
+            s = _block_scores(
+                q, k_ptr, k_row, tl.load(list_ptr + index), rows, scale, keys, size, queries,
+                offset, left, right, seen_ptr, seen_row, seen_column,
+                True, CAUSAL, MASK, COLUMNS, WHOLE, SIZE,
+            )  # fmt: skip
+            share, _u = steep(s - top[:, None], middle[:, None], beta, gamma)
+            totals += tl.sum(share, 1)
+        enough = totals >= 1.0
+        high = tl.where(enough, middle, high)
+        low = tl.where(enough, low, middle)
+    return high, top - high * gamma
+
+
+@triton.jit
 def _unscaled(low, top, KIND: tl.constexpr):
     """From a place among :func:`relative` scores to one among scores."""
     if KIND == 2:  # ENTMAX15
@@ -204,7 +251,7 @@ def threshold_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr,
 ):  # fmt: skip
-    """Tiles one after the other, those with the most keys first; each program has its own scratch."""
+    """Tiles one after the other, those with most keys first; each program has its own scratch."""
     slot = tl.program_id(0)
     programs = tl.num_programs(0)
     tops_ptr = scratch_ptr + wide(slot) * key_blocks * (ROWS + 1)
@@ -262,12 +309,24 @@ def threshold_kernel(
                     offset, left, right, seen_here, seen_row, seen_column, tops_ptr, list_ptr,
                     begin, end, CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, WHOLE, SIZE, MANY,
                 )  # fmt: skip
+            elif beta > 1.0:
+                x, low = _halve(
+                    largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
+                    offset, left, right, seen_here, seen_row, seen_column, tops_ptr, list_ptr,
+                    begin, end, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                )  # fmt: skip
             else:
                 x, low = _solve(
                     largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
                     offset, left, right, seen_here, seen_row, seen_column, tops_ptr, list_ptr,
                     begin, end, CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, WHOLE, SIZE, MANY,
                 )  # fmt: skip
+        elif KIND == STEEP:
+            x, low = _halve(
+                largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
+                offset, left, right, seen_here, seen_row, seen_column, tops_ptr, list_ptr,
+                begin, end, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+            )  # fmt: skip
         else:
             x, low = _solve(
                 largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
