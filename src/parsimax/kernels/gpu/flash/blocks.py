@@ -96,3 +96,28 @@ def hide(
         else:
             s = s + mask.to(tl.float32)
     return tl.where(visible, s, -float("inf"))
+
+
+@triton.jit
+def hide_at_edges(
+    s, block, inner, outer, rows, columns, offset, queries, keys, left, right,
+    seen_ptr, seen_row, seen_column, CAUSAL: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
+    """:func:`hide`, where the block is not one of those from ``inner`` to ``outer``."""
+    if MASK > 0 or (block < inner) | (block >= outer):
+        s = hide(
+            s, rows, columns, offset, queries, keys, left, right,
+            seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+        )  # fmt: skip
+    return s
+
+
+@triton.jit
+def whole_blocks(row_block, offset, queries, keys, left, right, CAUSAL: tl.constexpr,
+                 ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
+    """Blocks [inner, outer) that a block of queries sees whole; none if it is not whole itself."""
+    first = row_block * ROWS
+    inner, outer = whole_range(
+        first, first + ROWS - 1, offset, keys, left, right, CAUSAL, COLUMNS
+    )  # fmt: skip
+    return inner, tl.where(first + ROWS <= queries, outer, inner)

@@ -13,7 +13,7 @@ import triton.language as tl
 from parsimax.kernels.gpu.approx import rounded
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import hide, load_rows, product, wide
+from .blocks import hide_at_edges, load_rows, product, whole_blocks, wide
 from .weights import weigh
 
 
@@ -55,6 +55,9 @@ def output_kernel(
     x = tl.load(x_ptr + row, mask=rows < queries, other=0.0)
     good = (top > -float("inf")) & (top < float("inf"))
     largest = tl.where(good, top, 0.0)
+    inner, outer = whole_blocks(
+        row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
+    )
     out = tl.zeros([ROWS, VALUES], tl.float32)
     mean = tl.zeros([ROWS, VALUES], tl.float32)
     mass = tl.zeros([ROWS], tl.float32)
@@ -67,8 +70,8 @@ def output_kernel(
         k = load_rows(k_here, columns, k_row, keys, size, WHOLE, SIZE)
         v = load_rows(v_here, columns, v_row, keys, value_size, WHOLE, VALUES)
         s = product(q, tl.trans(k)) * scale
-        s = hide(
-            s, rows, columns, offset, queries, keys, left, right,
+        s = hide_at_edges(
+            s, block, inner, outer, rows, columns, offset, queries, keys, left, right,
             seen_here, seen_row, seen_column, CAUSAL, MASK,
         )  # fmt: skip
         p, u = weigh(s, largest, x, beta, KIND, NEAR, TENSOR)

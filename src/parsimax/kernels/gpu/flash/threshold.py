@@ -27,7 +27,7 @@ from parsimax.kernels.gpu.newton import (
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import maximum
 
-from .blocks import hide, load_rows, product, visible_range, whole_range, wide
+from .blocks import hide_at_edges, load_rows, product, visible_range, whole_blocks, wide
 from .weights import STEEP, steep
 
 _HALVINGS = tl.constexpr(26)
@@ -38,17 +38,20 @@ _ENOUGH = tl.constexpr(2e-3)  # surplus at which one more step is the last: it l
 @triton.jit
 def _block_scores(
     q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column,
+    seen_ptr, seen_row, seen_column, inner, outer,
     EDGE: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
     COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """(rows, COLUMNS) of one block of keys; hidden ones are -inf if the block may have any."""
+    """(rows, COLUMNS) of one block of keys; hidden ones are -inf.
+
+    If not EDGE, the block is one of those from ``inner`` to ``outer``, of which all is seen.
+    """
     columns = block * COLUMNS + tl.arange(0, COLUMNS)
     k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
     s = product(q, tl.trans(k)) * scale
     if EDGE or MASK > 0:
-        s = hide(
-            s, rows, columns, offset, queries, keys, left, right,
+        s = hide_at_edges(
+            s, block, inner, outer, rows, columns, offset, queries, keys, left, right,
             seen_ptr, seen_row, seen_column, CAUSAL, MASK,
         )  # fmt: skip
     return s
@@ -57,7 +60,7 @@ def _block_scores(
 @triton.jit
 def _keep_tops(
     top, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column, tops_ptr, begin, end,
+    seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, begin, end,
     EDGE: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -66,7 +69,7 @@ def _keep_tops(
     for block in range(begin, end):
         s = _block_scores(
             q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
-            seen_ptr, seen_row, seen_column, EDGE, CAUSAL, MASK, COLUMNS, WHOLE, SIZE,
+            seen_ptr, seen_row, seen_column, inner, outer, EDGE, CAUSAL, MASK, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         largest = maximum(s, 1)
         tl.store(tops_ptr + block * ROWS + here, largest)
@@ -128,7 +131,7 @@ def _list_above(
 @triton.jit
 def _sweep(
     x, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column, list_ptr, count,
+    seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -139,7 +142,7 @@ def _sweep(
         block = tl.load(list_ptr + index)
         s = _block_scores(
             q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
-            seen_ptr, seen_row, seen_column, True, CAUSAL, MASK, COLUMNS, WHOLE, SIZE,
+            seen_ptr, seen_row, seen_column, inner, outer, True, CAUSAL, MASK, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         y = relative(s, top[:, None], KIND)
         share, slope = terms(y, x[:, None], beta, gamma, NEAR == ALWAYS, KIND, NEAR)
@@ -151,7 +154,7 @@ def _sweep(
 @triton.jit
 def _solve(
     top, good, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column, tops_ptr, list_ptr, begin, end,
+    seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr,
@@ -173,7 +176,7 @@ def _solve(
         tries += 1
         totals, slopes = _sweep(
             x, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left,
-            right, seen_ptr, seen_row, seen_column, list_ptr, count,
+            right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
             CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
@@ -188,7 +191,7 @@ def _solve(
 @triton.jit
 def _halve(
     top, good, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column, tops_ptr, list_ptr, begin, end,
+    seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr,
@@ -219,7 +222,7 @@ def _halve(
         for index in range(count):
             s = _block_scores(
                 q, k_ptr, k_row, tl.load(list_ptr + index), rows, scale, keys, size, queries,
-                offset, left, right, seen_ptr, seen_row, seen_column,
+                offset, left, right, seen_ptr, seen_row, seen_column, inner, outer,
                 True, CAUSAL, MASK, COLUMNS, WHOLE, SIZE,
             )  # fmt: skip
             share, _u = steep(s - top[:, None], middle[:, None], beta, gamma)
@@ -274,23 +277,25 @@ def threshold_kernel(
             seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
         first, last = row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, queries) - 1
         begin, end = visible_range(first, last, offset, many, left, right, CAUSAL, COLUMNS)
-        inner, outer = whole_range(first, last, offset, many, left, right, CAUSAL, COLUMNS)
+        inner, outer = whole_blocks(
+            row_block, offset, queries, many, left, right, CAUSAL, ROWS, COLUMNS
+        )
         inner = tl.minimum(tl.maximum(inner, begin), end)
         outer = tl.minimum(tl.maximum(outer, inner), end)
         top = tl.full([ROWS], -float("inf"), tl.float32)
         top = _keep_tops(
             top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, tops_ptr, begin, inner,
+            seen_here, seen_row, seen_column, inner, outer, tops_ptr, begin, inner,
             True, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         top = _keep_tops(
             top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, tops_ptr, inner, outer,
+            seen_here, seen_row, seen_column, inner, outer, tops_ptr, inner, outer,
             False, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         top = _keep_tops(
             top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, tops_ptr, outer, end,
+            seen_here, seen_row, seen_column, inner, outer, tops_ptr, outer, end,
             True, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         tl.debug_barrier()
@@ -306,31 +311,36 @@ def threshold_kernel(
             if beta < NEAR_ONE:
                 x, low = _solve(
                     largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                    offset, left, right, seen_here, seen_row, seen_column, tops_ptr, list_ptr,
+                    offset, left, right, seen_here, seen_row, seen_column, inner, outer, tops_ptr,
+                    list_ptr,
                     begin, end, CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, WHOLE, SIZE, MANY,
                 )  # fmt: skip
             elif beta > 1.0:
                 x, low = _halve(
                     largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                    offset, left, right, seen_here, seen_row, seen_column, tops_ptr, list_ptr,
+                    offset, left, right, seen_here, seen_row, seen_column, inner, outer, tops_ptr,
+                    list_ptr,
                     begin, end, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
                 )  # fmt: skip
             else:
                 x, low = _solve(
                     largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                    offset, left, right, seen_here, seen_row, seen_column, tops_ptr, list_ptr,
+                    offset, left, right, seen_here, seen_row, seen_column, inner, outer, tops_ptr,
+                    list_ptr,
                     begin, end, CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, WHOLE, SIZE, MANY,
                 )  # fmt: skip
         elif KIND == STEEP:
             x, low = _halve(
                 largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                offset, left, right, seen_here, seen_row, seen_column, tops_ptr, list_ptr,
+                offset, left, right, seen_here, seen_row, seen_column, inner, outer, tops_ptr,
+                    list_ptr,
                 begin, end, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
         else:
             x, low = _solve(
                 largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                offset, left, right, seen_here, seen_row, seen_column, tops_ptr, list_ptr,
+                offset, left, right, seen_here, seen_row, seen_column, inner, outer, tops_ptr,
+                    list_ptr,
                 begin, end, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
         row = wide(item_head) * queries + rows
