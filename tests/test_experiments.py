@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from parsimax._runs.task import task_of
+from parsimax.classify import config as classifiers
 from parsimax.seq2seq import config
 
 FOLDER = Path(__file__).parents[1] / "experiments"
@@ -19,6 +21,12 @@ def test_there_are_some():
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.relative_to(FOLDER).as_posix())
 def test_a_config(path):
+    if task_of(path) is not None:
+        model = classifiers.load(path).model
+        _, encoder, attention = path.stem.split("-")
+        assert model.encoder.kind == encoder
+        assert {"additive": "tanh", "dot": "dot"}[model.attention.kind] == attention
+        return
     read = config.load(path)
     if path.parent.name.startswith("table-1-"):
         output, attention = path.stem.split("-")

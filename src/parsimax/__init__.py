@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 
 # Where each public name lives. A name whose home is itself a module is that module.
 _EXPORTS = {
+    "analysis": "parsimax.analysis",
     "attention": "parsimax.attention",
     "budget": "parsimax.mappings",
     "entmax": "parsimax.mappings",
@@ -34,11 +35,11 @@ _EXPORTS = {
     "sparsemax": "parsimax.mappings",
     "sparsemax_loss": "parsimax.losses",
 }
-_MODULES = frozenset({"losses", "mappings", "nn"})
+_MODULES = frozenset({"analysis", "losses", "mappings", "nn"})
 
 # What a type checker reads; tests check that it lists the same names as _EXPORTS.
 if TYPE_CHECKING:
-    from parsimax import losses, mappings, nn
+    from parsimax import analysis, losses, mappings, nn
     from parsimax.attention import attention
     from parsimax.losses import (
         entmax_loss,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "analysis",
     "attention",
     "budget",
     "entmax",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from parsimax._runs import checkpoint
 from parsimax.seq2seq.config import from_dict
 from parsimax.seq2seq.data import readers
-from parsimax.seq2seq.data.textcodec import TextCodec
+from parsimax.seq2seq.data.textcodec import CodecSettings, TextCodec
 from parsimax.seq2seq.models import build
-from parsimax.seq2seq.training import checkpoint
 from parsimax.seq2seq.training.folder import RunFolder
 
 ROWS = (
@@ -34,6 +34,8 @@ def make_run(
     format: str = "inflection",
     languages: tuple[str, ...] = ("all",),
     model: dict[str, object] | None = None,
+    max_length: int | None = 12,
+    codec_settings: CodecSettings | None = None,
 ) -> Path:
     """A run folder whose model was never trained; its output is sparse."""
     folder.mkdir(parents=True)
@@ -46,10 +48,10 @@ def make_run(
         {
             "data": {"format": format, "train": paths, "validation": paths},
             "model": {**RNN, "init": 2.0} if model is None else model,
-            "search": {"max_length": 12},
+            "search": {"max_length": max_length},
         }
     )
-    codec = TextCodec.learn(readers.read(format, data))
+    codec = TextCodec.learn(readers.read(format, data), codec_settings)
     torch.manual_seed(seed)
     made = build(config.model, len(codec.source_vocabulary), len(codec.target_vocabulary))
     run = RunFolder(folder)

@@ -15,6 +15,7 @@ from parsimax.cli import main
 from parsimax.seq2seq import run as trained
 from parsimax.seq2seq import search
 from parsimax.seq2seq.data.batching import pad
+from parsimax.seq2seq.data.textcodec import CodecSettings
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,8 @@ def test_a_bad_line_is_answered_and_the_next_is_read(
         ({"source": "go\tV;PST", "prefix": 3}, "prefix: expected text or a list"),
         ({"source": "go\tV;PST", "prefix": "é"}, "got 'é'"),
         ({"source": "go\tV;PST", "prefix": ["<eos>"]}, "got '<eos>'"),
+        (r'{"source": "\ud800 cat", "prefix": ""}', "source: expected Unicode text"),
+        (r'{"source": "go\tV;PST", "prefix": "\udfff"}', "prefix: expected Unicode text"),
         ({"source": "go"}, "lemma TAB TAG;TAG"),
         ({"source": ""}, "lemma TAB TAG;TAG"),
     ]
@@ -116,6 +119,44 @@ def test_terminal(
     assert "got 'é'" in out
     assert "lemma TAB TAG;TAG" in out  # what was wrong with "nonsense"
     assert out.count("source>") == 3
+
+
+def test_symbols_may_be_unknown_ones(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = {"source": "go\tV;PST", "prefix": ["w", "<unk>"]}
+    (answer,) = ask(run, [question], monkeypatch, capsys)
+    assert answer["text"].startswith("w<unk>")
+
+
+def test_an_object_is_a_source_of_inflection_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = make_run(tmp_path / "p", rows="ab\tba\n", format="tsv")
+    question = {"source": {"lemma": "ab", "tags": "V"}}
+    (answer,) = ask(pairs, [question], monkeypatch, capsys)
+    assert "this is no model of inflection" in answer["error"]
+
+
+def test_pieces_are_joined_as_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "a\tthe mat\nb\tthe man\nc\tmat\n"
+    bpe = CodecSettings(target="bpe", target_size=40)
+    run = make_run(tmp_path / "p", rows=rows, format="tsv", codec_settings=bpe)
+    out = talk(run, "a\nma\nt\n /\n/undo\n/quit\n", monkeypatch, capsys)
+    assert "\n  mat" in out
+    assert "ma t" not in out
+
+
+def test_the_language_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "r", languages=("english", "german"))
+    out = talk(run, "draw V;PST german\n/new\ndraw V;PST aa\n/quit\n", monkeypatch, capsys)
+    assert "draw V;V.PTCP;PST english" in out  # the hint
+    assert out.count("next>") == 1
+    assert "language 'aa' is not among" in out.replace("\n", " ")
 
 
 def test_terminal_ends_with_its_input(

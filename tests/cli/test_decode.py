@@ -134,6 +134,35 @@ def test_rows_of_a_training_file_are_noticed(
     assert len(call(capsys, "decode", pairs, path).splitlines()) == 2
 
 
+def test_without_a_limit_of_the_run_it_grows_with_the_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "long", max_length=None)
+    sources = tmp_path / "long.tsv"
+    sources.write_text("walk\tV;PST\n" + "walk" * 30 + "\tV;PST\n")
+    lines = call_json(capsys, "decode", run, sources, "--sample", 20)
+    loaded = trained.load(run)
+    for line, source in zip(lines, sources.read_text().splitlines(), strict=True):
+        limit = 2 * len(loaded.codec.encode_source(source)) + 50
+        unfinished = [h for h in line["hypotheses"] if not h["finished"]]
+        # <unk> is one symbol with a text of five characters
+        cut = [len(h["text"].replace("<unk>", "?")) for h in unfinished]
+        assert cut == [limit] * len(cut)
+    assert any(not h["finished"] for line in lines for h in line["hypotheses"])
+
+
+def test_what_the_limit_cut_is_said(
+    run: Path, words: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--max-length", "1", "--sample", "20"]
+    lines = call_json(capsys, "decode", run, words, *options)
+    cut = sum(any(not h["finished"] for h in line["hypotheses"]) for line in lines)
+    assert cut
+    assert main(["decode", str(run), str(words), *options]) == 0
+    error = capsys.readouterr().err
+    assert f"{cut} of 3 sources have an output that the length limit cut" in error
+
+
 def test_length_penalty_certifies_nothing(
     run: Path, words: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +237,13 @@ def test_bad_lines(
         (["{run}/codec"], "is not the folder of a run: it has no config.yaml"),
         (["{run}", "--checkpoint", "step-9"], "step-9"),
         (["{run}", "--exact", "--sample", "2"], "exact, sample: expected one of them"),
+        (["{run}", "--exact", "--n-best", "3"], "n-best: --exact finds the one most probable"),
+        (["{run}", "--exact", "--length-penalty", "1"], "length-penalty: --exact finds the one"),
+        (["{run}", "--exact", "--temperature", "2"], "temperature: expected --sample with it"),
+        (["{run}", "--temperature", "2"], "temperature: expected --sample with it"),
+        (["{run}", "--top-k", "2"], "top-k: expected --sample with it"),
+        (["{run}", "--top-p", "0.5"], "top-p: expected --sample with it"),
+        (["{run}", "--sample", "2", "--n-best", "2"], "n-best: --sample draws its outputs"),
         (["{run}", "--attention"], "attention: expected --format jsonl"),
         (["{run}", "--beam", "0"], "beam: expected at least 1, got 0"),
         (["{run}", "--sample", "0"], "sample: expected at least 1, got 0"),
@@ -222,6 +258,47 @@ def test_wrong_turns(
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bom.tsv"
+    path.write_text(SOURCES, encoding="utf-8-sig")
+    expected = call(capsys, "decode", run, path)
+    stdin(monkeypatch, path.read_bytes())
+    assert call(capsys, "decode", run) == expected
+    stdin(monkeypatch, SOURCES.encode())
+    assert call(capsys, "decode", run) == expected
+    stdin(monkeypatch, b"\xef\xbb\xbf" + json.dumps({"source": "go\tV;PST"}).encode())
+    assert '"next"' in call(capsys, "complete", run, "--jsonl")
+    stdin(monkeypatch, b"\xef\xbb\xbf")
+    assert main(["decode", str(run)]) == 1
+    assert "standard input is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("codec.json", "[]"),
+        ("codec.json", '{"format": 3, "joint": false, "languages": [], "fingerprint": ""}'),
+        ("codec.json", '{"format": "tsv", "joint": 0, "languages": null, "fingerprint": ""}'),
+        ("codec.json", "{}"),
+        ("codec.json", "{"),
+        ("source_vocabulary.json", "{}"),
+        ("source_vocabulary.json", "[1, 2, 3, 4, 5]"),
+        ("target_segmentation.json", "null"),
+        ("target_segmentation.json", '{"kind": ["words"]}'),
+        ("target_segmentation.json", '{"kind": "bpe", "tokenizer": 3}'),
+    ],
+)
+def test_a_damaged_codec_is_named(
+    tmp_path: Path, words: Path, name: str, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "r")
+    (run / "codec" / name).write_text(content)
+    assert main(["decode", str(run), str(words)]) == 1
+    assert f"codec/{name}" in capsys.readouterr().err
 
 
 def test_empty_input(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

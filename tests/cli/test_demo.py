@@ -7,9 +7,13 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.seq2seq.training.runs import small_config, write_config
 
 from parsimax.cli import main
+from parsimax.cli.inflection_demo import _remove_earlier
 from parsimax.seq2seq import lexicon
+from parsimax.seq2seq.training import TrainingError
+from parsimax.seq2seq.training.folder import BY_DEMO, RunFolder, begin
 
 
 @pytest.fixture
@@ -62,8 +66,38 @@ def test_a_folder_that_is_not_its_own_is_left_alone(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("precious")
     assert main(["demo", "--out", str(tmp_path), "--minutes", "0.01"]) == 1
-    assert "is not the folder of a run (it holds thesis.txt)" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert "holds what the demo did not make, and it is not touched" in said
+    assert "--out" in said
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["thesis.txt"]
     assert (tmp_path / "run" / "thesis.txt").read_text() == "precious"
+
+
+def test_a_trained_run_of_somebody_is_left_alone(
+    few_verbs: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path / "mine")
+    out = tmp_path / "out"
+    limits = ["--training.max_steps", "1", "--quiet"]
+    assert main(["train", str(config), "--out", str(out / "run"), *limits]) == 0
+    weights = (out / "run/checkpoints/best.ckpt").read_bytes()
+    assert main(["demo", "--out", str(out), "--minutes", "0.01"]) == 1
+    assert "the demo did not make" in " ".join(capsys.readouterr().err.split())
+    assert (out / "run/checkpoints/best.ckpt").read_bytes() == weights
+
+
+def test_only_a_run_of_the_demo_alone_is_removed(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "mine")
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    (run.path / BY_DEMO).write_text("")
+    begin(run, config, resume=False)
+    (run.path / "notes.txt").write_text("mine")
+    with pytest.raises(TrainingError, match=r"holds files beside the demo's run.*--out"):
+        _remove_earlier(run.path)
+    (run.path / "notes.txt").unlink()
+    _remove_earlier(run.path)
+    assert not run.path.exists()
 
 
 def test_missing_lexicon_is_named(

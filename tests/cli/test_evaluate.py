@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,14 @@ def test_table(run: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     for name in ("accuracy, macro", "english", "german", "exhaustive", "sparsemax score"):
         assert name in out
+
+
+def test_output_is_utf_8_whatever_the_locale(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding="ascii"))
+    assert main(["evaluate", str(run)]) == 0
+    sys.stdout.flush()
+    assert "ε-perplexity" in out.getvalue().decode("utf-8")
 
 
 def test_files(run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +93,26 @@ def test_wrong_turns(
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_scores_that_cannot_be_are_noticed_before_the_search(
+    run: Path,
+    missing: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def search(*args: object, **options: object) -> None:
+        raise AssertionError("the search has begun")
+
+    monkeypatch.setattr("parsimax.seq2seq.evaluation.beam", search)
+    if missing:
+        for name in [name for name in sys.modules if name.startswith("sacrebleu.")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert main(["evaluate", str(run), "--tokenize", "14a"]) == 1
+    error = capsys.readouterr().err
+    assert ("this command needs sacrebleu" if missing else "cannot use '14a'") in error
+
+
 def test_a_file_is_not_a_run(run: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(run), str(data / "english-dev")]) == 1
     assert "data is given by --data" in capsys.readouterr().err
@@ -96,6 +126,13 @@ def test_a_language_that_the_model_does_not_know(
     path.write_text(ROWS)
     assert main(["evaluate", str(several), "--data", str(path)]) == 1
     assert "frensh-dev:1: language 'frensh' is not among" in capsys.readouterr().err
+    known = tmp_path / "german-dev"
+    known.write_text(ROWS)
+    arguments = ["evaluate", str(several), "--data", str(path), str(known), "--json"]
+    assert main([*arguments, "--skip-bad"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["sentences"] == 5
+    assert "5 bad rows were left out" in printed.err
 
 
 def test_bad_rows(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,3 +74,19 @@ def test_wrong_turns(
 ) -> None:
     assert main(["score", str(run), *options]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_language_that_the_model_does_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = make_run(tmp_path / "r", languages=("english", "german"))
+    path, known = tmp_path / "frensh-dev", tmp_path / "german-dev"
+    path.write_text(ROWS)
+    known.write_text(ROWS)
+    assert main(["score", str(several), "--data", str(path)]) == 1
+    assert "frensh-dev:1: language 'frensh' is not among" in capsys.readouterr().err
+    arguments = ["score", str(several), "--data", str(path), str(known), "--skip-bad"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 5
+    assert "5 bad rows were left out" in printed.err

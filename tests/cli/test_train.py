@@ -11,8 +11,8 @@ import pytest
 import yaml
 from tests.seq2seq.training.runs import write_config
 
+from parsimax._runs.display import Display
 from parsimax.cli import main
-from parsimax.seq2seq.training.display import Display
 
 
 def test_train_writes_a_run_and_says_where(

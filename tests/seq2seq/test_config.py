@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from parsimax._runs.config_reader import all_keys
 from parsimax.seq2seq import config as configs
 from parsimax.seq2seq.config import Config, ConfigError, DataSettings
-from parsimax.seq2seq.config_reader import all_keys
 from parsimax.seq2seq.models import TransformerSettings
 
 DATA = "data: {train: [a.tsv], validation: b.tsv}\n"
@@ -50,6 +50,11 @@ def test_overrides(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     assert config.optimizer.eps == 1e-6
     assert config.data.train == ("x", "y")
     assert config.data.skip_bad
+
+
+def test_a_glob_may_begin_with_a_star(tmp_path: Path) -> None:
+    config = load(tmp_path, DATA, "--data.train", "*-train.tsv", "x.tsv")
+    assert config.data.train == ("*-train.tsv", "x.tsv")
 
 
 def test_none_and_negative_values_can_be_given(tmp_path: Path) -> None:
@@ -95,7 +100,21 @@ def all_keys_of(tree: dict[str, object], prefix: str = "") -> list[str]:
         ("model: {kind: rnnn}", r"model\.kind: expected one of rnn, transformer, .*mean rnn\?"),
         ("model: {output: sparsmax}", r"model\.output: unknown mapping 'sparsmax'.*'sparsemax'\?"),
         ("model: {output: entmax(alpha=0.5)}", r"model\.output: .*alpha"),
-        ("model: {output: entmax(alpha=learned)}", r"model\.output"),
+        (
+            "model: {output: entmax(alpha=learned)}",
+            r"model\.output: .*must have a fixed .*minimised over alpha only grows alpha; use e\.g",
+        ),
+        ("model: {output: entmax(alpha= learned)}", r"model\.output: .*only grows alpha"),
+        ("model: {output: budget}", r"model\.output: .*'budget': its weights sum to k.*sparsemax"),
+        ("model: {output: budget(k=3)}", r"model\.output: .*'budget\(k=3\)'"),
+        ("model: {attention: budget}", r"model\.attention: .*'budget': its weights sum to k"),
+        *(
+            (
+                f"model: {{kind: transformer, {name}_attention: budget(k=2)}}",
+                rf"model\.{name}_attention: expected weights that sum to 1.*fewer than k symbols",
+            )
+            for name in ("encoder", "context", "decoder")
+        ),
         ("model: {attention: entmx}", r"model\.attention: .*'entmax'\?"),
         ("model: {dropout: 1.0}", r"model\.dropout: expected a number from 0 to below 1, got 1\.0"),
         ("model: {hidden: 7}", r"model\.hidden: expected an even number"),
@@ -107,6 +126,10 @@ def all_keys_of(tree: dict[str, object], prefix: str = "") -> list[str]:
         ("optimizer: {betas: 0.9}", r"optimizer\.betas: expected 2 values, got 0\.9"),
         ("optimizer: {lr: fast}", r"optimizer\.lr: expected a number, got 'fast'"),
         ("optimizer: {lr: .nan}", r"optimizer\.lr: expected a number, got nan"),
+        (
+            "optimizer: {lr: 0.1, schedule: {kind: halve_on_worse, floor: 0.2}}",
+            r"optimizer\.schedule\.floor: expected at most optimizer\.lr = 0\.1, got 0\.2",
+        ),
         ("training: {max_epochs: 2.5}", r"training\.max_epochs: expected a whole number, got 2\.5"),
         (
             "training: {max_epochs: true}",

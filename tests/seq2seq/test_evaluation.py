@@ -85,6 +85,21 @@ def test_unknown_letters_are_wrong_though_both_read_unk(codec: TextCodec) -> Non
     assert result.accuracy.micro == 0.0
 
 
+def test_an_output_that_never_ended_is_not_right(codec: TextCodec) -> None:
+    model = scripted(codec, {"go": {"wentwent": 1.0}, "draw": {"drawn": 1.0}})
+    examples = [Example("go", "went"), Example("draw", "drawn")]
+    result = evaluate(model, codec, examples, max_length=4)
+    cut = result.predictions[0]
+    assert (cut.output, cut.finished, cut.right) == ("went", False, False)
+    assert result.accuracy.micro == 0.0
+    assert result.unfinished == 2
+    assert result.to_dict()["unfinished"] == 2
+    assert "cut by the length limit" in render(result)
+    whole = evaluate(model, codec, examples, max_length=5)  # drawn ends with the limit
+    assert [p.right for p in whole.predictions] == [False, True]
+    assert whole.unfinished == 1
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 def test_batches_change_nothing(codec: TextCodec, evaluation: Evaluation, batch_size: int) -> None:
     told: list[int] = []

@@ -17,8 +17,30 @@ class AttentionOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """Attention of one sentence as analysis reads it; ``weights`` is (layer, head, Lq, Lk)."""
+    """Attention of one sentence as analysis reads it.
+
+    Args:
+        tokens: those that are attended to, one a key.
+        weights: (layer, head, Lq, Lk), without padding.
+        module: which kind of attention, such as ``encoder``, ``context`` or ``decoder``.
+        queries: the tokens that attend, where they are others than ``tokens``; None in
+            self-attention.
+        allowed: bool (Lq, Lk), True where a query may see a key; None if it may see every key.
+            Causal attention is given by a lower triangle.
+    """
 
     tokens: tuple[str, ...]
     weights: Tensor
     module: str
+    queries: tuple[str, ...] | None = None
+    allowed: Tensor | None = None
+
+    @property
+    def self_attention(self) -> bool:
+        """Whether tokens attend to their own sentence."""
+        return self.queries is None
+
+    @property
+    def query_tokens(self) -> tuple[str, ...]:
+        """One token a query."""
+        return self.tokens if self.queries is None else self.queries

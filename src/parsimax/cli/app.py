@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from parsimax import __version__
-from parsimax.cli import bench, complete, decode, demo, evaluate, score, support, train
+from parsimax.cli import bench, complete, decode, demo, evaluate, heads, score, support, train
 
 # Packages that only an extra brings, and the extra that brings them.
 _EXTRAS = {
@@ -37,6 +37,7 @@ app.command(complete.complete)
 app.command(support.support)
 app.command(evaluate.evaluate)
 app.command(score.score)
+app.command(heads.heads)
 app.command(train.average)
 app.command(bench.app)
 
@@ -59,10 +60,11 @@ def run(argv: Sequence[str] | None = None) -> int:
     except CycloptsError:  # already printed, with the nearest valid name
         return _USAGE_ERROR
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "")
+        name = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(name)
         if extra is None:
             raise
-        return _fail(f"this command needs {error.name}; pip install 'parsimax[{extra}]'")
+        return _fail(f"this command needs {name}; pip install 'parsimax[{extra}]'")
     except BrokenPipeError:  # `parsimax decode ... | head`: nobody reads on, which is no mistake
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

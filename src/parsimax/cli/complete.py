@@ -16,10 +16,11 @@ from parsimax.cli.runs import Device, Models
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from parsimax.seq2seq.search import Completion
+    from parsimax.seq2seq.data.textcodec import TextCodec
+    from parsimax.seq2seq.text_completion import TextCompletion
 
 _HELP = (
-    "Type a source. Then type symbols to go on; an empty line takes the forced run, or the most "
+    "Type a source. Then type text to go on; an empty line takes the forced run, or the most "
     "probable symbol.\n/undo takes back, /new begins with another source, /quit ends."
 )
 
@@ -37,8 +38,8 @@ def complete(
         bool,
         Parameter(
             negative=(),
-            help='Read {"source", "prefix"} and answer {"next": [{"token", "p"}], "forced": [...]},'
-            " one object a line.",
+            help='Read {"source", "prefix"} and answer {"next": [{"token", "p", "text"}], '
+            '"forced": [...]}, one object a line.',
         ),
     ] = False,
     top: Annotated[
@@ -50,8 +51,8 @@ def complete(
 ) -> int:
     """Show the few next tokens of positive probability, and the run until the next real choice.
 
-    A prefix is text, or a list of the model's own symbols. A JSON line that cannot be answered
-    gives {"error", "line"}, and the next one is read.
+    A prefix is text, which may end inside a word, or a list of the model's own symbols. A JSON line
+    that cannot be answered gives {"error", "line"}, and the next one is read.
     """
     folders, source = runs.split_paths(paths)
     if source != runs.STDIN and not jsonl:
@@ -80,32 +81,35 @@ class Completer:
     """
 
     def __init__(self, models: Models, top: int | None = None, max_forced: int = 200) -> None:
-        self.models, self.top, self.max_forced = models, top, max_forced
+        from parsimax.seq2seq.text_completion import TextCompleter
 
-    def prefix_symbols(self, prefix: str | list[str]) -> list[int]:
-        """Numbers of a prefix; what the model does not know is an error that names it."""
+        self.models = models
+        self._texts = TextCompleter(
+            models.stepper, models.codec, models.device, top=top, max_forced=max_forced
+        )
+
+    def prefix_symbols(self, prefix: list[str]) -> list[int]:
+        """Numbers of listed symbols; what the model cannot say is an error that names it."""
+        from parsimax.seq2seq.data.symbols import EOS, NAMES, UNK
+
         vocabulary = self.models.codec.target_vocabulary
-        split = self.models.codec.target_segmentation.split
-        symbols = split(prefix) if isinstance(prefix, str) else prefix
-        unknown = [s for s in symbols if s not in vocabulary.of_text]
-        if unknown:
-            raise ValueError(f"prefix: expected symbols that the model can say, got {unknown[0]!r}")
-        return [vocabulary.of_text[s] for s in symbols]
+        known = {**vocabulary.of_text, NAMES[UNK]: UNK}
+        for symbol in prefix:
+            if symbol == NAMES[EOS]:
+                raise ValueError(
+                    f"prefix: expected symbols before the end, got {symbol!r}, after which nothing "
+                    "can follow; leave it out, and next says whether the output may end there"
+                )
+            if symbol not in known:
+                raise ValueError(f"prefix: expected symbols that the model can say, got {symbol!r}")
+        return [known[symbol] for symbol in prefix]
 
-    def complete(self, source: str, prefix: list[int]) -> Completion:
-        """How the prefix may go on."""
-        from parsimax.seq2seq import search
-
-        batch = runs.to_batch([runs.encode_source(self.models.codec, source)], self.models.device)
-        (found,) = search.complete(
-            self.models.stepper, batch.source, batch.source_lengths, [prefix], top=self.top,
-            max_forced=self.max_forced,
-        )  # fmt: skip
-        return found
-
-    def tokens(self, symbols: Any) -> list[str]:
-        """The names of symbols."""
-        return list(self.models.codec.target_symbols(symbols))
+    def complete(self, source: str, prefix: str | list[str]) -> TextCompletion:
+        """How the prefix may go on: a text may end inside a word, a list has whole symbols."""
+        symbols = runs.encode_source(self.models.codec, source)
+        if isinstance(prefix, str):
+            return self._texts.complete(symbols, prefix)
+        return self._texts.complete_symbols(symbols, self.prefix_symbols(prefix))
 
     def answer(self, question: object) -> dict[str, Any]:
         """What JSON lines get for one object.
@@ -113,23 +117,24 @@ class Completer:
         Raises:
             ValueError: the question is not one.
         """
-        source, prefix = _question(question)
-        symbols = self.prefix_symbols(prefix)
-        found = self.complete(source, symbols)
-        names = self.tokens([n.symbol for n in found.next])
+        codec = self.models.codec
+        source, prefix = _question(question, codec.format)
+        found = self.complete(source, prefix)
+        if isinstance(prefix, str):
+            begun = self._texts.normal(prefix)
+        else:
+            begun = codec.decode_target(self.prefix_symbols(prefix))
         return {
-            "next": [
-                {"token": name, "p": n.probability}
-                for name, n in zip(names, found.next, strict=True)
-            ],
-            "forced": self.tokens(found.forced),
+            "next": [{"token": n.token, "p": n.probability, "text": n.text} for n in found.next],
+            "forced": list(found.forced),
             "ended": found.ended,
             "possible": found.possible,
-            "text": self.models.codec.decode_target([*symbols, *found.forced]),
+            "exhaustive": found.exhaustive,
+            "text": begun + found.forced_text,
         }
 
 
-def _question(value: object) -> tuple[str, str | list[str]]:
+def _question(value: object, format: str) -> tuple[str, str | list[str]]:
     """The source and the prefix of an object; a source may be an object of its own."""
     if not isinstance(value, dict):
         raise ValueError('expected an object such as {"source": "...", "prefix": "..."}')
@@ -139,12 +144,20 @@ def _question(value: object) -> tuple[str, str | list[str]]:
         raise ValueError(f'expected the keys "source" and "prefix", got {got}')
     source, prefix = value["source"], value.get("prefix", "")
     if isinstance(source, dict):
+        if format != "inflection":
+            raise ValueError(
+                "source: expected text; an object is a lemma and its tags, and this is no model of "
+                "inflection"
+            )
         source = json.dumps(source, ensure_ascii=False)
     if not isinstance(source, str):
         raise ValueError(f"source: expected text, got {json.dumps(source)}")
     is_list = isinstance(prefix, list) and all(isinstance(s, str) for s in prefix)
     if not isinstance(prefix, str) and not is_list:
         raise ValueError(f"prefix: expected text or a list of symbols, got {json.dumps(prefix)}")
+    for name, text in (("source", source), ("prefix", "".join(prefix))):
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise ValueError(f"{name}: expected Unicode text, got half of a surrogate pair")
     return source, prefix
 
 
@@ -158,8 +171,10 @@ def _answer_lines(completer: Completer, source: str) -> None:
             answer = completer.answer(json.loads(text))
         except json.JSONDecodeError as error:
             answer = {"error": f"not JSON: {error.msg} at column {error.colno}", "line": number}
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             answer = {"error": str(error), "line": number}
+        except Exception as error:  # noqa: BLE001 whoever asks in lines waits for every answer
+            answer = {"error": f"{type(error).__name__}: {error}", "line": number}
         print(json.dumps(answer, ensure_ascii=False, allow_nan=False))
         sys.stdout.flush()
 
@@ -172,8 +187,11 @@ def _talk(completer: Completer, console: Console) -> None:
     with contextlib.suppress(ImportError):  # where there is one, lines can be edited and recalled
         import readline  # noqa: F401
     console.print(_HELP, style="dim", markup=False)
-    if completer.models.codec.format == "inflection":
-        console.print("A source is a lemma and its tags: draw V;V.PTCP;PST", style="dim")
+    codec = completer.models.codec
+    if codec.format == "inflection":
+        language = f" {codec.languages[0]}" if codec.languages else ""
+        what = "a lemma, its tags and the language" if language else "a lemma and its tags"
+        console.print(f"A source is {what}: draw V;V.PTCP;PST{language}", style="dim", markup=False)
     while True:
         source = _ask(console, "source> ")
         if source is None or source.strip() == "/quit":
@@ -181,8 +199,8 @@ def _talk(completer: Completer, console: Console) -> None:
         if not source.strip() or source.strip() == "/new":
             continue
         try:
-            source = _as_source(source, completer.models.codec.format)
-            completer.complete(source, [])
+            source = _as_source(source, codec)
+            completer.complete(source, "")
         except ValueError as error:
             console.print(str(error), style="red", markup=False)
             continue
@@ -190,76 +208,74 @@ def _talk(completer: Completer, console: Console) -> None:
             return
 
 
-def _as_source(text: str, format: str) -> str:
-    """Tabs are hard to type: the last word of an inflection may be its tags."""
-    if format != "inflection" or "\t" in text or text.lstrip().startswith("{"):
+def _as_source(text: str, codec: TextCodec) -> str:
+    """Tabs are hard to type: the last word of an inflection may be its tags, or its language."""
+    if codec.format != "inflection" or "\t" in text or text.lstrip().startswith("{"):
         return text
+
+    def are_tags(word: str) -> bool:
+        return any(f"<tag:{tag}>" in codec.source_vocabulary for tag in word.split(";"))
+
+    words = text.split()
+    if len(words) >= 3 and are_tags(words[-2]) and not are_tags(words[-1]):
+        return f"{' '.join(words[:-2])}\t{words[-2]}\t{words[-1]}"
     lemma, _, tags = text.strip().rpartition(" ")
     return f"{lemma.strip()}\t{tags}" if lemma else text
 
 
 def _one_source(completer: Completer, console: Console, source: str) -> bool:
     """Complete one source; False if the user wants to go."""
-    said: list[int] = []
-    before: list[list[int]] = []
+    said = ""
+    before: list[str] = []
+    found = completer.complete(source, said)
     while True:
-        found = completer.complete(source, said)
-        _show(completer, console, said, found)
+        _show(console, said, found)
         text = _ask(console, "  next> ")
         if text is None or text.strip() == "/quit":
             return False
         if text.strip() == "/new":
             return True
+        longer = said + text
         if text.strip() == "/undo":
-            said = before.pop() if before else []
-            continue
-        if text == "":
-            added = list(found.forced) or _best(found)
-            if not added:
+            longer = before[-1] if before else ""
+        elif text == "":
+            longer = said + (found.forced_text or (found.next[0].text if found.next else ""))
+            if longer == said:
                 console.print("  the end", style="green")
                 return True
+        try:
+            found = completer.complete(source, longer)
+        except ValueError as error:
+            console.print(f"  {error}", style="red", markup=False)
+            continue
+        if text.strip() == "/undo":
+            before = before[:-1]
         else:
-            try:
-                added = completer.prefix_symbols(text)
-            except ValueError as error:
-                console.print(f"  {error}", style="red", markup=False)
-                continue
-        before.append(said)
-        said = [*said, *added]
+            before.append(said)
+        said = longer
 
 
-def _best(found: Completion) -> list[int]:
-    """The most probable next symbol; nothing if that is the end."""
-    from parsimax.seq2seq.data.symbols import EOS
-
-    best = found.next[0].symbol if found.next else EOS
-    return [] if best == EOS else [best]
-
-
-def _show(completer: Completer, console: Console, said: list[int], found: Completion) -> None:
+def _show(console: Console, said: str, found: TextCompletion) -> None:
     from rich.text import Text
 
-    from parsimax.seq2seq.data.symbols import EOS
-    from parsimax.viz.canvas import shown
+    from parsimax.seq2seq.data.symbols import EOS, NAMES
+    from parsimax.viz.canvas import percent, shown
 
-    decode = completer.models.codec.decode_target
-    whole = decode([*said, *found.forced])
     line = Text("  ")
-    start = decode(said)
-    line.append(start, style="bold")
-    line.append(whole[len(start) :] if whole.startswith(start) else f" {whole}", style="green")
+    line.append(said, style="bold")
+    line.append(found.forced_text, style="green")
     line.append(" ⏎" if found.ended else "", style="green")
     console.print(line)
-    if not found.possible:
+    if found.possible is False:
         console.print("  the model gives this beginning no probability", style="yellow")
     choices = found.after or found.next
     if found.ended:
         return
     line = Text("  ")
     for choice in choices[:20]:
-        name = "⏎" if choice.symbol == EOS else shown(completer.tokens([choice.symbol])[0])
+        name = "⏎" if choice.token == NAMES[EOS] else shown(choice.token)
         line.append(f"{name} ", style="bold cyan")
-        line.append(f"{100 * choice.probability:.1f} %   ", style="dim")
+        line.append(f"{percent(choice.probability)}   ", style="dim")
     if len(choices) > 20:
         line.append(f"and {len(choices) - 20} more", style="dim")
     console.print(line)

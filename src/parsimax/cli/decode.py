@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _POOL = 16  # batches of a file that are sorted by length together
 
+_CUT = "an output that the length limit cut; --max-length allows more"
+
 # What was found for one source, best first, and what can be said of it beside.
 Found = tuple[tuple["Hypothesis", ...], dict[str, Any]]
 
@@ -51,12 +53,12 @@ def decode(
     length_penalty: Annotated[
         float | None, Parameter(help="Above 0, longer outputs gain and nothing is certified.")
     ] = None,
-    max_length: Annotated[int | None, Parameter(help="Symbols an output may have.")] = None,
-    temperature: Annotated[float, Parameter(help="Of samples.")] = 1.0,
+    max_length: Annotated[int | None, Parameter(help=runs.MAX_LENGTH)] = None,
+    temperature: Annotated[float | None, Parameter(help="Of samples; 1 by default.")] = None,
     top_k: Annotated[int | None, Parameter(help="Sample from the k most probable symbols.")] = None,
     top_p: Annotated[
-        float, Parameter(help="Sample from the most probable symbols with this share.")
-    ] = 1.0,
+        float | None, Parameter(help="Sample from the most probable symbols with this share.")
+    ] = None,
     seed: Annotated[int, Parameter(help="Of samples.")] = 0,
     batch: Annotated[
         int | None,
@@ -77,6 +79,13 @@ def decode(
     """
     folders, source = runs.split_paths(paths)
     _check(exact=exact, sample=sample, attention=attention, format=format, beam=beam)
+    _check_used(
+        sampling={"temperature": temperature, "top-k": top_k, "top-p": top_p},
+        ranking={"n-best": n_best, "length-penalty": length_penalty},
+        beam=beam,
+        exact=exact,
+        sample=sample,
+    )
     models = runs.load(folders, checkpoint=checkpoint, device=device)
     if attention and len(models.runs) > 1:
         raise ValueError("attention: expected one run, because each has its own; got an ensemble")
@@ -86,7 +95,11 @@ def decode(
     longest = search.max_length if max_length is None else max_length
     penalty = search.length_penalty if length_penalty is None else length_penalty
     if sample is not None:
-        find = _sampler(models, sample, seed, temperature, top_k, top_p, longest)
+        find = _sampler(
+            models, sample, max_length=longest, seed=seed, top_k=top_k,
+            temperature=1.0 if temperature is None else temperature,
+            top_p=1.0 if top_p is None else top_p,
+        )  # fmt: skip
     elif exact:
         find = _exact(models, size, longest)
     else:
@@ -97,13 +110,15 @@ def decode(
     lines = runs.stop_at_bad(
         runs.encode_lines(models.codec, source), source, skip_bad=skip_bad or format == "jsonl"
     )
-    done = bad = 0
+    done = bad = cut = 0
     piped = source == runs.STDIN or not Path(source).is_file()
     with _progress(shown=not piped and not sys.stdout.isatty()) as advance:
         for pool in runs.in_batches(lines, at_once if piped else at_once * _POOL):
             found = _search(find, pool, at_once)
             for line in pool:
                 done, bad = done + 1, bad + bool(line.error)
+                if line.number in found:
+                    cut += any(not h.finished for h in found[line.number][0])
                 if format == "jsonl":
                     print(_json(models, line, found.get(line.number), attention))
                 else:
@@ -112,6 +127,8 @@ def decode(
             advance(done)
     if bad:
         print(f"parsimax: {bad} of {done} lines could not be read", file=sys.stderr)
+    if cut:
+        print(f"parsimax: {cut} of {done} sources have {_CUT}", file=sys.stderr)
     if not done:
         name = "standard input" if source == runs.STDIN else source
         raise ValueError(f"{name} is empty: give one source a line")
@@ -154,6 +171,27 @@ def _check(
     for name, value in (("sample", sample), ("beam", beam)):
         if value is not None and value < 1:
             raise ValueError(f"{name}: expected at least 1, got {value}")
+
+
+def _check_used(
+    *,
+    sampling: dict[str, object],
+    ranking: dict[str, object],
+    beam: int | None,
+    exact: bool,
+    sample: int | None,
+) -> None:
+    """Options that would change nothing are a mistake of whoever gave them."""
+    if sample is None:
+        for name, value in sampling.items():
+            if value is not None:
+                raise ValueError(f"{name}: expected --sample with it, because only samples use it")
+        if not exact:
+            return
+    why = "--exact finds the one most probable sequence" if exact else "--sample draws its outputs"
+    for name, value in (ranking if exact else {**ranking, "beam": beam}).items():
+        if value is not None:
+            raise ValueError(f"{name}: {why}, and cannot use it; leave --{name} out")
 
 
 def _beam(models: Models, size: int, n_best: int, **options: Any) -> Callable[..., list[Found]]:
@@ -203,21 +241,16 @@ def _exact(models: Models, beam: int, max_length: int | None) -> Callable[..., l
 def _sampler(
     models: Models,
     count: int,
-    seed: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float,
-    max_length: int | None,
+    **options: Any,
 ) -> Callable[..., list[Found]]:
     from parsimax.seq2seq import search
 
     def find(lines: Sequence[Line]) -> list[Found]:
         batch = runs.to_batch([line.symbols for line in lines], models.device)
         drawn = search.sample(
-            models.stepper, batch.source, batch.source_lengths, count, seed=seed,
+            models.stepper, batch.source, batch.source_lengths, count,
             # The line's number, so that a sample does not depend on the batch it is drawn in.
-            index=[line.number for line in lines], temperature=temperature, top_k=top_k,
-            top_p=top_p, max_length=max_length,
+            index=[line.number for line in lines], **options,
         )  # fmt: skip
         return [(hypotheses, {}) for hypotheses in drawn]
 

@@ -23,7 +23,7 @@ def evaluate(
             consume_multiple=True,
             negative=(),
             help="Files, folders or globs; of parallel text the source's and the target's file. "
-            "The run's validation data by default.",
+            "The run's validation data by default; of a classifier its test data, if it has any.",
         ),
     ] = (),
     format: Annotated[
@@ -33,7 +33,7 @@ def evaluate(
     length_penalty: Annotated[
         float | None, Parameter(help="Above 0, longer outputs gain and nothing is certified.")
     ] = None,
-    max_length: Annotated[int | None, Parameter(help="Symbols an output may have.")] = None,
+    max_length: Annotated[int | None, Parameter(help=runs.MAX_LENGTH)] = None,
     epsilon: Annotated[float, Parameter(help="Of the ε-perplexity.")] = 1e-6,
     tokenize: Annotated[
         str | None, Parameter(help="Tokenizer of sacrebleu's BLEU: 13a by default, zh, char, ...")
@@ -55,7 +55,8 @@ def evaluate(
 ) -> int:
     """Measure a model: right outputs, certificates, sparsity, probability of the references.
 
-    Word accuracy is averaged over groups, which in inflection tables are the languages.
+    Word accuracy is averaged over groups, which in inflection tables are the languages. Of a text
+    classifier: accuracy, F1 and AUC; options about search and outputs are not for it.
     """
     folders, source = runs.split_paths(run)
     if source != runs.STDIN:
@@ -68,6 +69,34 @@ def evaluate(
     for path in (out, predictions):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+    if _only_classifiers(folders):
+        others = {
+            "format": format,
+            "beam": beam,
+            "length-penalty": length_penalty,
+            "max-length": max_length,
+            "tokenize": tokenize,
+            "groups": groups or None,
+        }
+        for option, given in others.items():
+            if given is not None:
+                raise ValueError(f"--{option} is for sequences, and {folders[0]} classifies texts")
+        from parsimax.cli import classifiers
+
+        return classifiers.evaluate(
+            folders,
+            data=data,
+            out=out,
+            predictions=predictions,
+            as_json=json,
+            batch=batch,
+            checkpoint=checkpoint,
+            device=device,
+            skip_bad=skip_bad,
+        )
+    from parsimax.seq2seq.metrics.translation import check_tokenizer
+
+    check_tokenizer(tokenize)  # before a search that takes long
     models = runs.load(folders, checkpoint=checkpoint, device=device)
     config = models.runs[0].config
 
@@ -80,11 +109,10 @@ def evaluate(
 
     paths = data or config.data.validation
     reader = readers.read(format or config.data.format, paths, skip_bad=skip_bad)
-    examples = list(reader)
+    known = runs.Known(models.codec, reader, skip_bad=skip_bad)
+    examples = list(known)
     errors = Console(stderr=True)
-    if reader.skipped:
-        rows = "1 bad row was" if reader.skipped == 1 else f"{reader.skipped:,} bad rows were"
-        errors.print(f"{rows} left out", style="yellow")
+    runs.say_skipped(reader.skipped + known.skipped)
     search = config.search
     with Progress(console=errors, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("searching", total=len(examples))
@@ -114,3 +142,9 @@ def evaluate(
         if path is not None:
             print(f"written to {path}")
     return 0
+
+
+def _only_classifiers(folders: list[Path]) -> bool:
+    from parsimax._runs.task import is_classifier
+
+    return all(is_classifier(folder) for folder in folders)

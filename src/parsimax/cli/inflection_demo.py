@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress
 
+from parsimax._runs.errors import TrainingError
+from parsimax._runs.metrics_file import read_metrics
 from parsimax.seq2seq import evaluation, lexicon
 from parsimax.seq2seq import run as trained
 from parsimax.seq2seq.config import Config, from_dict
@@ -24,7 +26,7 @@ from parsimax.seq2seq.data import readers
 from parsimax.seq2seq.data.readers import Example
 from parsimax.seq2seq.metrics.table import rows as table_rows
 from parsimax.seq2seq.metrics.table import table
-from parsimax.seq2seq.training.record import read_metrics
+from parsimax.seq2seq.training.folder import BY_DEMO, RunFolder, only_a_run
 from parsimax.viz.curves import Panel, curve
 from parsimax.viz.inflection_report import PAGE_NAME, Summary, WordPicture, write_report
 from parsimax.viz.word_pictures import mistakes, word_picture
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     from parsimax.seq2seq.run import Run
 
 BEAM = 5
+_NOTE = (
+    "parsimax demo made this run and replaces it when it is called again.\n"
+    "Remove this file to keep the run.\n"
+)
 _THREADS = 1  # the matrices are small: a second thread gains little, and on a busy machine waits
 
 # What to draw: lemma, tags, right form or None. Which side a verb is on is looked up.
@@ -93,6 +99,8 @@ def main(out: Path, *, minutes: float, seed: int, reuse: bool) -> Path:
     threads = torch.get_num_threads()
     torch.set_num_threads(min(threads, _THREADS))
     try:
+        if not reuse:
+            _remove_earlier(out / "run")
         files = lexicon.build(out / "data", seed=0)
         console.print(
             f"{files.rows['train']:,} forms of {files.lemmas['train']:,} English verbs to learn, "
@@ -114,21 +122,36 @@ def main(out: Path, *, minutes: float, seed: int, reuse: bool) -> Path:
 def _trained(folder: Path, options: Config, reuse: bool, console: Console) -> Run:
     """The model of the folder, trained unless it is there and wanted."""
     from parsimax.seq2seq.training import train
-    from parsimax.seq2seq.training.errors import TrainingError
 
-    there = (folder / "config.yaml").is_file()
     if reuse:
-        if not there:
+        if not (folder / "config.yaml").is_file():
             raise TrainingError(f"{folder}: there is no run to reuse yet; leave --reuse away")
         return trained.load(folder)
-    if there:
-        shutil.rmtree(folder)  # an earlier demo: it has config.yaml, as no other folder has
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / BY_DEMO).write_text(_NOTE, "utf-8")
     minutes = options.training.max_minutes
     console.print(f"Training a sparse model on the CPU, for at most {minutes:g} minutes:")
     outcome = train(options, folder)
     if outcome.interrupted:
         raise KeyboardInterrupt
     return trained.load(folder)
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Remove the run of an earlier demo, which says that it is one; all else is somebody's."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if (folder / BY_DEMO).is_file():
+        if only_a_run(RunFolder(folder)) or len(list(folder.iterdir())) == 1:
+            shutil.rmtree(folder)
+            return
+        why = "files beside the demo's run"
+    else:
+        why = "what the demo did not make"
+    raise TrainingError(
+        f"{folder} holds {why}, and it is not touched; give another folder by --out, or move it "
+        "away. --reuse reports on a trained run that is there"
+    )
 
 
 def _evaluated(run: Run, examples: Sequence[Example]) -> Evaluation:

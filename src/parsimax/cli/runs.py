@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,18 @@ if TYPE_CHECKING:
     import torch
 
     from parsimax.seq2seq.data.batch import Batch
+    from parsimax.seq2seq.data.readers import Example
     from parsimax.seq2seq.data.textcodec import TextCodec
     from parsimax.seq2seq.run import Run
     from parsimax.seq2seq.search import Stepper
 
 Device = Literal["auto", "cpu", "cuda"]
 STDIN = "/dev/stdin"  # what a lone hyphen on the command line becomes
+
+MAX_LENGTH = (
+    "Symbols an output may have; as the run says by default, which is twice those of the source "
+    "and 50 unless it was told otherwise."
+)
 
 
 @dataclass(frozen=True)
@@ -78,16 +85,19 @@ def split_paths(paths: Sequence[Path]) -> tuple[list[Path], str]:
 
 def load(folders: Sequence[Path], *, checkpoint: str, device: Device) -> Models:
     """Load runs; of several, the probabilities are averaged."""
-    import torch
+    from parsimax._runs.task import is_classifier
 
+    for folder in folders:
+        if is_classifier(folder):
+            raise ValueError(
+                f"{folder} is the run of a text classifier, and this command needs one of a "
+                "sequence-to-sequence model"
+            )
     from parsimax.seq2seq import run as trained
     from parsimax.seq2seq.search import Ensemble
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device: cuda was asked for, and torch finds no GPU; take --device cpu")
-    chosen = "cuda" if device == "auto" and torch.cuda.is_available() else device
-    place = torch.device("cpu" if chosen == "auto" else chosen)
-    runs = tuple(trained.load(folder, checkpoint, place) for folder in folders)
+    where = place(device)
+    runs = tuple(trained.load(folder, checkpoint, where) for folder in folders)
     first = runs[0]
     for run in runs[1:]:
         if run.codec.fingerprint != first.codec.fingerprint:
@@ -97,14 +107,24 @@ def load(folders: Sequence[Path], *, checkpoint: str, device: Device) -> Models:
             )
     models = [run.model for run in runs]
     stepper: Any = models[0] if len(models) == 1 else Ensemble(models)
-    return Models(stepper, first.codec, runs, place)
+    return Models(stepper, first.codec, runs, where)
+
+
+def place(device: Device) -> torch.device:
+    """The device of a name; auto takes a GPU if there is one."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: cuda was asked for, and torch finds no GPU; take --device cpu")
+    chosen = "cuda" if device == "auto" and torch.cuda.is_available() else device
+    return torch.device("cpu" if chosen == "auto" else chosen)
 
 
 def read_lines(source: str) -> Iterator[tuple[int, str, str]]:
     """Number, text and fault of each line of a file, which may be compressed, or of the input."""
     if source != STDIN and Path(source).is_file():
-        from parsimax.seq2seq.data import files
-        from parsimax.seq2seq.data.errors import BadRow
+        from parsimax._runs import files
+        from parsimax._runs.bad_rows import BadRow
 
         for number, line in files.read_lines(Path(source)):
             yield (number, "", line.why) if isinstance(line, BadRow) else (number, line, "")
@@ -118,6 +138,10 @@ def read_lines(source: str) -> Iterator[tuple[int, str, str]]:
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[tuple[int, str, str]]:
     for number, raw in enumerate(lines, start=1):
+        if number == 1 and raw.startswith(codecs.BOM_UTF8):
+            raw = raw[len(codecs.BOM_UTF8) :]
+            if not raw:  # nothing but the mark
+                return
         try:
             yield number, raw.decode("utf-8").rstrip("\r\n"), ""
         except UnicodeDecodeError as error:
@@ -145,6 +169,37 @@ def encode_source(codec: TextCodec, text: str) -> list[int]:
         raise ValueError("a source is one column, got a tab; of a row 'source TAB target' take "
                          "column 1")  # fmt: skip
     return codec.encode_source(example)
+
+
+class Known:
+    """Examples that a codec can encode; ``skipped`` counts the others, where they may be skipped.
+
+    Raises:
+        ValueError: while iterating, for an example that cannot be encoded, with its file and line.
+    """
+
+    def __init__(self, codec: TextCodec, examples: Iterable[Example], *, skip_bad: bool) -> None:
+        self._codec, self._examples, self._skip_bad = codec, examples, skip_bad
+        self.skipped = 0
+
+    def __iter__(self) -> Iterator[Example]:
+        """The examples, in their order."""
+        self.skipped = 0
+        for example in self._examples:
+            why = self._codec.refusal(example)
+            if why and not self._skip_bad:
+                raise ValueError(f"{example.path}:{example.line}: {why}; or go on with --skip-bad")
+            if why:
+                self.skipped += 1
+            else:
+                yield example
+
+
+def say_skipped(count: int) -> None:
+    """Tell how many rows were left out, if any."""
+    if count:
+        rows = "1 bad row was" if count == 1 else f"{count:,} bad rows were"
+        print(f"parsimax: {rows} left out", file=sys.stderr)
 
 
 def encode_lines(codec: TextCodec, source: str) -> Iterator[Line]:

@@ -59,9 +59,10 @@ def score(
     models = runs.load(folders, checkpoint=checkpoint, device=device)
     from parsimax.seq2seq.data import readers
 
-    known = data_format or models.runs[0].config.data.format
-    reader = readers.read(known, data, skip_bad=skip_bad)
-    stream = iter(reader)
+    data_format = data_format or models.runs[0].config.data.format
+    reader = readers.read(data_format, data, skip_bad=skip_bad)
+    known = runs.Known(models.codec, reader, skip_bad=skip_bad)
+    stream = iter(known)
     while part := list(islice(stream, batch)):
         for example, scored in zip(part, _score(models, part), strict=True):
             if format == "jsonl":
@@ -69,8 +70,7 @@ def score(
             else:
                 print(f"{scored.log_probability:.6f}")
         sys.stdout.flush()
-    if reader.skipped:
-        print(f"parsimax: {reader.skipped} bad rows were left out", file=sys.stderr)
+    runs.say_skipped(reader.skipped + known.skipped)
     return 0
 
 

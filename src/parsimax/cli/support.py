@@ -38,7 +38,7 @@ def support(
         Literal["text", "jsonl"], Parameter(help="Trees in the terminal, or JSON objects.")
     ] = "text",
     html: Annotated[Path | None, Parameter(help="File for a page with the trees drawn.")] = None,
-    max_length: Annotated[int | None, Parameter(help="Symbols a sequence may have.")] = None,
+    max_length: Annotated[int | None, Parameter(help=runs.MAX_LENGTH)] = None,
     checkpoint: Annotated[str, Parameter(help="best, last, average, or a name.")] = "best",
     device: Annotated[Device, Parameter(help="Where to compute; auto takes a GPU.")] = "auto",
     skip_bad: Annotated[
@@ -156,7 +156,10 @@ def _print_tree(models: Models, line: Line, found: Support) -> None:
     title.append(f"  {what}, {percent(found.covered)}{rest}", style="dim")
     tree = Tree(title, guide_style="dim")
     if found.sequences:
-        _add(tree, grow(_leaves(models, found), _PRINTED), _joiner(models))
+        root = grow(_leaves(models, found), _PRINTED)
+        # where the first symbol is a choice already, there is no common beginning to show
+        for branch in [root] if root.symbols or root.leaf is not None else root.children:
+            _add(tree, branch, _joiner(models))
     if hidden:
         share = percent(sum(h.probability for h in hidden))
         tree.add(Text(f"… and {len(hidden)} more with {share} together", style="dim"))

@@ -32,19 +32,28 @@ def train(
     ] = False,
     quiet: Annotated[bool, Parameter(negative=(), help="Show no progress.")] = False,
 ) -> int:
-    """Train a sequence-to-sequence model.
+    """Train a sequence-to-sequence model, or a text classifier (task: classification).
 
     The same command trains on one CPU or GPU, on several (--training.devices 4) and on several
     machines (started there by torchrun or SLURM, with --training.num_nodes 2). A run that was
-    killed goes on with --resume, as if nothing had happened.
+    killed goes on with --resume, as if nothing had happened. Classifiers train on one device, and
+    go on after their last whole epoch.
     """
+    from parsimax._runs.task import task_of
+
+    folder = Path("runs") / config.stem if out is None else out
+    if task_of(config, overrides) is not None:
+        from parsimax.cli import classifiers
+
+        return classifiers.train(
+            config, overrides, folder=folder, resume=resume, show=show, quiet=quiet
+        )
     from parsimax.seq2seq import config as configs
 
     options = configs.load(config, overrides)
     if show:
         print(options.to_yaml(), end="")
         return 0
-    folder = Path("runs") / config.stem if out is None else out
     _let_others_start()
     from parsimax.seq2seq.training import train as fit
 

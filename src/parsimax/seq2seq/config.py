@@ -14,14 +14,15 @@ Paths are those of the folder in which the command is run.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from . import config_reader
-from .config_reader import ConfigError, Rule
+from parsimax._runs import config_reader
+from parsimax._runs.config_reader import ConfigError, Rule
+from parsimax._runs.rules import above, at_least, betas, factor, fraction, mapping, paths
+
 from .data.segmentation import KINDS
 from .data.textcodec import CodecSettings
 from .models.settings import LEARNED, ModelSettings, RNNSettings
@@ -78,7 +79,7 @@ class OptimizerSettings:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-9
     momentum: float = 0.0  # of sgd
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # of matrices; biases, norms and learned alphas have none
     clip: float | None = 5.0  # of the gradient's norm
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
 
@@ -93,7 +94,7 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class ValidationSettings:
-    """When to validate, and what is best."""
+    """When to validate, and what is best; of equally accurate models the one with less loss is."""
 
     every: int = 1
     unit: Literal["epochs", "steps"] = "epochs"
@@ -133,7 +134,7 @@ class SearchSettings:
 
     beam: int = 5
     n_best: int = 1
-    max_length: int = 100
+    max_length: int | None = None  # symbols of an output; twice those of the source and 50 if null
     length_penalty: float = 0.0
 
 
@@ -154,10 +155,7 @@ class Config:
 
     def to_yaml(self) -> str:
         """The whole config as a file that :func:`load` reads."""
-        import yaml
-
-        text: str = yaml.safe_dump(_plain(dataclasses.asdict(self)), sort_keys=False, width=100)
-        return text
+        return config_reader.to_yaml(self)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -170,14 +168,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def from_dict(values: dict[str, Any], where: str = "config") -> Config:
     """A config from nested dictionaries, checked as a file is."""
-    return _build(_given(values, where), where)
-
-
-def _given(values: dict[str, Any], where: str) -> config_reader.Tree:
-    return {
-        name: _given(v, where) if isinstance(v, dict) else config_reader.Given(v, where)
-        for name, v in values.items()
-    }
+    return _build(config_reader.given(values, where), where)
 
 
 def _build(tree: config_reader.Tree, where: str) -> Config:
@@ -221,6 +212,11 @@ def _check_together(config: Config, where: str) -> None:
             f"{where}: optimizer.schedule.steps: expected the step at which a linear schedule "
             f"ends, after {schedule.warmup} of warm-up, got {schedule.steps}"
         )
+    if schedule.floor > config.optimizer.lr:
+        raise ConfigError(
+            f"{where}: optimizer.schedule.floor: expected at most optimizer.lr = "
+            f"{config.optimizer.lr:g}, got {schedule.floor:g}"
+        )
     if model.kind == "transformer" and model.dim % model.heads:
         raise ConfigError(
             f"{where}: model.dim: expected a multiple of model.heads = {model.heads}, "
@@ -233,40 +229,7 @@ def _check_together(config: Config, where: str) -> None:
         )
 
 
-def _plain(value: object) -> object:
-    """Tuples as lists, which is what YAML has."""
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    return value
-
-
 # --- which values make sense ---------------------------------------------------------------------
-
-
-def _at_least(low: float) -> Rule:
-    return lambda value: None if value >= low else f"expected at least {low}"
-
-
-def _above(low: float) -> Rule:
-    return lambda value: None if value > low else f"expected more than {low}"
-
-
-def _fraction(value: float) -> str | None:
-    return None if 0 <= value < 1 else "expected a number from 0 to below 1"
-
-
-def _factor(value: float) -> str | None:
-    return None if 0 < value <= 1 else "expected a number above 0, at most 1"
-
-
-def _betas(value: tuple[float, float]) -> str | None:
-    return None if all(0 <= b < 1 for b in value) else "expected two numbers from 0 to below 1"
-
-
-def _paths(value: tuple[str, ...]) -> str | None:
-    return None if value and all(value) else "expected at least one path"
 
 
 def _devices(value: int | str) -> str | None:
@@ -281,73 +244,83 @@ def _segmentation(value: str) -> str | None:
     return f"expected one of {', '.join(KINDS)}{nearest(value, KINDS)}"
 
 
-def _mapping(value: str) -> str | None:
+def _attention(value: str) -> str | None:
     from parsimax import mappings
 
+    if value.replace(" ", "") == LEARNED:
+        return None
+    wrong = mapping(value)
+    if wrong is None and isinstance(mappings.parse(value), mappings.Budget):
+        return (
+            f"expected weights that sum to 1, got {value!r}: its weights sum to k, each at most 1, "
+            "and a sentence or a beginning of one with fewer than k symbols has no such weights; "
+            "use e.g. sparsemax"
+        )
+    return wrong
+
+
+def _output(value: str) -> str | None:
+    from .models.output import refusal
+
     try:
-        mappings.parse(value)
-    except (TypeError, ValueError) as error:
-        return str(error)
-    return None
-
-
-def _attention(value: str) -> str | None:
-    return None if value.replace(" ", "") == LEARNED else _mapping(value)
+        return refusal(value)
+    except (TypeError, ValueError):
+        return mapping(value)
 
 
 _RULES: dict[str, Rule] = {
-    "data.train": _paths,
-    "data.validation": _paths,
+    "data.train": paths,
+    "data.validation": paths,
     "data.codec.source": _segmentation,
     "data.codec.target": _segmentation,
-    "data.max_source_length": _at_least(1),
-    "data.max_target_length": _at_least(1),
+    "data.max_source_length": at_least(1),
+    "data.max_target_length": at_least(1),
     **{
-        f"model.{name}": _at_least(1)
+        f"model.{name}": at_least(1)
         for name in (
             *("embedding", "hidden", "encoder_layers", "decoder_layers"),
             *("dim", "heads", "feedforward"),
         )
     },
-    "model.init": _at_least(0),
-    "model.dropout": _fraction,
-    "model.attention_dropout": _fraction,
+    "model.init": at_least(0),
+    "model.dropout": fraction,
+    "model.attention_dropout": fraction,
     "model.attention": _attention,
     "model.encoder_attention": _attention,
     "model.context_attention": _attention,
     "model.decoder_attention": _attention,
-    "model.output": _mapping,
-    "optimizer.lr": _above(0),
-    "optimizer.betas": _betas,
-    "optimizer.eps": _above(0),
-    "optimizer.momentum": _fraction,
-    "optimizer.weight_decay": _at_least(0),
-    "optimizer.clip": _above(0),
-    "optimizer.schedule.warmup": _at_least(0),
-    "optimizer.schedule.steps": _at_least(1),
-    "optimizer.schedule.factor": _factor,
-    "optimizer.schedule.floor": _at_least(0),
-    "training.max_epochs": _at_least(1),
-    "training.max_steps": _at_least(1),
-    "training.max_minutes": _above(0),
-    "training.batch.size": _at_least(1),
-    "training.accumulate": _at_least(1),
-    "training.validation.every": _at_least(1),
-    "training.validation.patience": _at_least(1),
-    "training.validation.batch": _at_least(1),
-    "training.keep": _at_least(1),
-    "training.keep_last": _at_least(0),
-    "training.save_every": _at_least(1),
-    "training.average": _at_least(0),
-    "training.log_every": _at_least(1),
+    "model.output": _output,
+    "optimizer.lr": above(0),
+    "optimizer.betas": betas,
+    "optimizer.eps": above(0),
+    "optimizer.momentum": fraction,
+    "optimizer.weight_decay": at_least(0),
+    "optimizer.clip": above(0),
+    "optimizer.schedule.warmup": at_least(0),
+    "optimizer.schedule.steps": at_least(1),
+    "optimizer.schedule.factor": factor,
+    "optimizer.schedule.floor": at_least(0),
+    "training.max_epochs": at_least(1),
+    "training.max_steps": at_least(1),
+    "training.max_minutes": above(0),
+    "training.batch.size": at_least(1),
+    "training.accumulate": at_least(1),
+    "training.validation.every": at_least(1),
+    "training.validation.patience": at_least(1),
+    "training.validation.batch": at_least(1),
+    "training.keep": at_least(1),
+    "training.keep_last": at_least(0),
+    "training.save_every": at_least(1),
+    "training.average": at_least(0),
+    "training.log_every": at_least(1),
     "training.devices": _devices,
-    "training.num_nodes": _at_least(1),
-    "training.workers": _at_least(0),
-    "search.beam": _at_least(1),
-    "search.n_best": _at_least(1),
-    "search.max_length": _at_least(1),
-    "search.length_penalty": _at_least(0),
-    "seed": _at_least(0),
+    "training.num_nodes": at_least(1),
+    "training.workers": at_least(0),
+    "search.beam": at_least(1),
+    "search.n_best": at_least(1),
+    "search.max_length": at_least(1),
+    "search.length_penalty": at_least(0),
+    "seed": at_least(0),
 }
 
 # What other toolkits call it.

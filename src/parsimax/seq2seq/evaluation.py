@@ -22,7 +22,7 @@ from .data.symbols import EOS
 from .metrics.accuracy import Accuracy, word_accuracy
 from .metrics.certificates import Certificates, certificates
 from .metrics.forced import Forced, measure_steps, summarise
-from .metrics.translation import TranslationScore, bleu, chrf
+from .metrics.translation import TranslationScore, bleu, check_tokenizer, chrf
 from .models.base import Measures, Seq2Seq
 from .search import beam
 from .search.inputs import evaluating
@@ -65,8 +65,8 @@ class Prediction:
 
     @property
     def right(self) -> bool:
-        """Whether the output is the reference."""
-        return self.output == self.reference
+        """Whether the output is the reference, and ended: what a limit cut is not right."""
+        return self.finished and self.output == self.reference
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a line of JSON."""
@@ -78,9 +78,12 @@ class Evaluation:
     """All numbers of a model on a data set; shares are between 0 and 1.
 
     ``bleu`` is None where no reference has four words; a certificate is None where none is claimed.
+    ``unfinished`` outputs were cut by the length limit: no one of them is right, and BLEU and chrF
+    take them as far as they go.
     """
 
     sentences: int
+    unfinished: int
     accuracy: Accuracy
     certificates: Certificates
     forced: Forced
@@ -143,6 +146,7 @@ def evaluate(
         device: where the models are.
         progress: is told after each batch how many sentences are done.
     """
+    check_tokenizer(tokenize)
     stepper, several = _one(models)
     model = stepper if isinstance(stepper, Seq2Seq) else None
     sums = Measures()
@@ -172,12 +176,13 @@ def evaluate(
     if not predictions:
         raise ValueError("examples: expected at least one, got none; is the data file empty?")
     ordered = tuple(predictions[number] for number in sorted(predictions))
-    outputs = [p.output for p in ordered]
+    ended = [p.output if p.finished else None for p in ordered]
     references = [p.reference for p in ordered]
-    said = [output or "" for output in outputs]
+    said = [p.output or "" for p in ordered]
     return Evaluation(
         sentences=len(ordered),
-        accuracy=word_accuracy(outputs, references, [p.group for p in ordered]),
+        unfinished=sum(p.output is not None and not p.finished for p in ordered),
+        accuracy=word_accuracy(ended, references, [p.group for p in ordered]),
         certificates=certificates(results),
         forced=summarise(
             sums, epsilon=epsilon, vocabulary=stepper.vocabulary_size, one_model=model is not None

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from parsimax._runs import checkpoint as files
+from parsimax._runs.errors import TrainingError
+
 from . import config as configs
 from .config import Config
 from .data.textcodec import TextCodec
 from .models import Seq2Seq, build
-from .training import checkpoint as files
-from .training.errors import TrainingError
 from .training.folder import RunFolder
 
 
@@ -61,7 +62,8 @@ def load(run: str | Path, checkpoint: str = "best", device: str | torch.device =
         path = Path(checkpoint)
     elif checkpoint == "best" and not path.exists() and folder.checkpoint("last").exists():
         raise TrainingError(
-            f"{folder.path} was never validated, so it has no best checkpoint; take the last one"
+            f"{folder.path} has no best checkpoint: it was not validated yet, or the file is gone; "
+            "take the last one with --checkpoint last"
         )
     state = files.read(path)
     codec = TextCodec.load(folder.codec)
@@ -71,13 +73,7 @@ def load(run: str | Path, checkpoint: str = "best", device: str | torch.device =
             "checkpoint of this run, or the codec folder of the run that the checkpoint is from"
         )
     model = build(config.model, len(codec.source_vocabulary), len(codec.target_vocabulary))
-    try:
-        model.load_state_dict(state["model"])
-    except RuntimeError as error:
-        raise TrainingError(
-            f"{path} does not fit the model in {folder.config}: "
-            f"{' '.join(str(error).split())[:300]}; take a checkpoint of this run"
-        ) from error
+    files.load_weights(model, state["model"], path, folder.config)
     return Run(
         model=model.to(device).eval(),
         codec=codec,

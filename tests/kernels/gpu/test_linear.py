@@ -12,6 +12,7 @@ from parsimax.kernels.gpu import linear
 from parsimax.losses import linear_gpu
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ON_GPU = DEVICE.type == "cuda"  # what Triton's interpreter is too slow for
 TOKENS, WORDS, SIZE = 6, 70, 20  # a row takes the interpreter a tenth of a second
 EPS = torch.finfo(torch.float32).eps
 
@@ -74,7 +75,7 @@ def assert_near(inputs, target, tolerance, **options):
 FEW = 16 * EPS
 
 
-@pytest.mark.parametrize("alpha", [1.0, 1.01, 1.3, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 3.0, *([1.01, 2.0] if ON_GPU else [])])
 @pytest.mark.parametrize("scale", [0.3, 8.0])  # large supports, small supports
 def test_every_alpha(alpha, scale, way):
     hidden, weight, bias, target = layer(scale)
@@ -234,7 +235,7 @@ def test_a_row_does_not_depend_on_its_neighbours_and_repeats():
     torch.testing.assert_close(part, loss[4:6], rtol=FEW, atol=0)
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("reduction", ["mean", "none"] if ON_GPU else ["mean"])
 def test_compile_in_training(reduction, way):
     hidden, weight, bias, target = layer(2.0)
     alpha = torch.tensor(1.4, device=DEVICE, requires_grad=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.kernels.gpu.rows import (
+    DEVICE,
     SHORT,
     STREAMED,
     exact,
@@ -54,14 +55,14 @@ def test_long_rows_are_streamed(alpha):
 
 
 @pytest.mark.parametrize("alpha", [1.1, 1.5, 1.7, 2.0, 2.5])
-@pytest.mark.parametrize("tops", [1, 2, 4, 9])
+@pytest.mark.parametrize("tops", [1, 2, 4, 9] if DEVICE == "cuda" else [1, 4])
 def test_crowds_around_the_threshold_of_several_tops(tops, alpha):
     """Equal scores at the top, and hundreds on both sides of the threshold they have alone."""
     gap = tops ** (1 / alpha - 1)
     width = torch.tensor([[0.0], [1e-7], [1e-6], [1e-5], [1e-3]])
     z = width * (torch.rand(5, 250) - 0.3) - gap
     z[:, :tops] = 0.0
-    z = torch.cat([z, z + 0.37, z + 1000])
+    z = torch.cat([z, z + 0.37, z + 1000] if DEVICE == "cuda" else [z + 0.37])
     p = solve(normmax, z, alpha)
     assert worst(p, exact("normmax", z, alpha)) < allowed(alpha)
     assert sums_off(p) < 1e-6

@@ -12,9 +12,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from parsimax._runs.bad_rows import DataError
 from parsimax.seq2seq.data import corpus, textcodec
 from parsimax.seq2seq.data.corpus import Corpus
-from parsimax.seq2seq.data.errors import DataError
 from parsimax.seq2seq.data.readers import read
 from parsimax.seq2seq.data.symbols import EOS
 from parsimax.seq2seq.data.textcodec import CodecSettings, TextCodec

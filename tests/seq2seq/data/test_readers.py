@@ -9,8 +9,8 @@ import pickle
 
 import pytest
 
-from parsimax.seq2seq.data.errors import BadRow, DataError
-from parsimax.seq2seq.data.files import find, read_lines, read_text
+from parsimax._runs.bad_rows import BadRow, DataError
+from parsimax._runs.files import find, read_lines, read_text
 from parsimax.seq2seq.data.readers import Example, language_of, read
 
 

@@ -15,6 +15,7 @@ from parsimax.seq2seq.metrics.forced import measure_steps, summarise
 from parsimax.seq2seq.models import Measures, RNNSettings, build
 
 A, B = 4, 5
+SOURCE, ONE = torch.tensor([[A]]), torch.tensor([1])
 
 
 def test_by_hand() -> None:
@@ -32,7 +33,7 @@ def test_by_hand() -> None:
     assert forced.vocabulary == 4  # EOS, UNK, a, b
     # p_gold + (1 - sum p^2) / 2: 0.75 + (1 - 0.625) / 2, and 0 + (1 - 1) / 2
     assert forced.sparsemax_score == pytest.approx((0.75 + 0.1875) / 2)
-    logs = math.log(0.76 / 1.06) + math.log(0.01 / 1.06)
+    logs = math.log(0.76 / 1.04) + math.log(0.01 / 1.04)  # 4 symbols get epsilon
     assert forced.epsilon_perplexity == pytest.approx(math.exp(-logs / 2))
     assert forced.loss is None
     assert forced.attended is None
@@ -55,6 +56,31 @@ def test_a_model_measures_what_its_steps_say() -> None:
         assert float(getattr(stepped, name)) == pytest.approx(
             float(getattr(own, name)), rel=1e-4, abs=1e-4
         ), name
+
+
+def test_of_equals_one_is_the_most_probable() -> None:
+    """Otherwise a uniform model would be right always, and an ensemble more often than a model."""
+    model = Scripted({(A,): {(A,): 0.5, (B,): 0.5}}, 6)
+    first, second = (
+        measure_steps(model, Batch(SOURCE, ONE, torch.tensor([[gold, EOS]]), ONE))
+        for gold in (A, B)
+    )
+    assert (first.correct, second.correct) == (2.0, 1.0)
+
+
+def test_smoothed_probabilities_add_up_to_one() -> None:
+    """Of all that can be said first: by the model's own measure and step by step."""
+    settings = RNNSettings(embedding=8, hidden=12, encoder_layers=1, decoder_layers=1, init=1.0)
+    model = build(settings, 9, 9).eval()
+    sums = {"own": 0.0, "stepped": 0.0}
+    for symbol in range(EOS, 9):
+        batch = Batch(
+            torch.tensor([[4, 5]]), torch.tensor([2]), torch.tensor([[symbol]]), torch.tensor([0])
+        )
+        with torch.no_grad():
+            sums["own"] += math.exp(float(model.measure(batch, 0.1).log_smoothed))
+            sums["stepped"] += math.exp(float(measure_steps(model, batch, 0.1).log_smoothed))
+    assert sums == pytest.approx({"own": 1.0, "stepped": 1.0}, abs=1e-5)
 
 
 def test_nothing_measured() -> None:

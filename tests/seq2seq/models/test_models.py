@@ -8,7 +8,7 @@ import torch
 import parsimax as px
 from parsimax.seq2seq.data.batch import Batch
 from parsimax.seq2seq.data.symbols import BOS, EOS, PAD
-from parsimax.seq2seq.models import RNNSettings, TransformerSettings, build
+from parsimax.seq2seq.models import RNNSettings, TransformerSettings, build, heads
 from parsimax.seq2seq.models.settings import LEARNED
 from parsimax.seq2seq.training.graphs import Grid, pad
 
@@ -119,7 +119,7 @@ def test_steps_give_what_teacher_forcing_gives(settings):
         torch.testing.assert_close(p.sum(-1), torch.ones_like(p[..., 0]), rtol=0, atol=1e-6)
         gold = p.gather(-1, batch.target.unsqueeze(-1)).squeeze(-1)
         measured = model.measure(batch, epsilon=1e-3)
-    smooth = ((gold + 1e-3) / (1 + 1e-3 * TARGET_SIZE)).log()
+    smooth = ((gold + 1e-3) / (1 + 1e-3 * (TARGET_SIZE - 2))).log()  # PAD and BOS get nothing
     score = gold + (1 - p.square().sum(-1)) / 2
     for mine, theirs in (
         (measured.tokens, kept.sum()),
@@ -191,6 +191,23 @@ def test_a_few_steps_of_training_lower_the_loss(settings):
 # --- the recurrent encoder ------------------------------------------------------------------------
 
 
+def test_measuring_keeps_the_weights_it_reports_alone(monkeypatch):
+    model = make(SETTINGS["transformer"])
+    kept = []
+
+    def counting(*arguments):
+        context, weights = attend(*arguments)
+        kept.append(weights.shape[-2:])
+        return context, weights
+
+    attend = heads.attend
+    monkeypatch.setattr(heads, "attend", counting)
+    batch = make_batch()
+    with torch.no_grad():
+        model.measure(batch)
+    assert kept == [(batch.target.shape[1], batch.source.shape[1])] * SMALL["decoder_layers"]
+
+
 def test_the_encoder_is_a_packed_lstm():
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -219,7 +236,7 @@ def test_the_encoder_is_a_packed_lstm():
 
 def test_what_stands_for_padding_is_never_learned():
     model, batch = make(SETTINGS["rnn"]).train(), make_batch()
-    optimizer = torch.optim.Adam(model.parameters(), 1e-1)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-1, weight_decay=0.5)  # decay, too
 
     def columns():
         return torch.cat(
@@ -236,6 +253,7 @@ def test_what_stands_for_padding_is_never_learned():
         optimizer.zero_grad()
         model(batch).backward()
         optimizer.step()
+    model(batch)
     assert torch.equal(columns(), before)
     assert (model.source_embedding.weight[PAD] == 0).all()
 

@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
+from parsimax._runs import checkpoint
 from parsimax.seq2seq import config as configs
-from parsimax.seq2seq.training import checkpoint, fit
+from parsimax.seq2seq.training import fit
 from parsimax.seq2seq.training.module import TrainingModule
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,13 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from parsimax._runs import checkpoint
+from parsimax._runs.errors import TrainingError
+from parsimax._runs.metrics_file import keep_until, read_metrics
+from parsimax.attention import AdaptiveAlpha
 from parsimax.seq2seq.config import OptimizerSettings, ScheduleSettings
 from parsimax.seq2seq.data.batch import Batch
-from parsimax.seq2seq.training import checkpoint
-from parsimax.seq2seq.training.errors import TrainingError
+from parsimax.seq2seq.training import gathering
 from parsimax.seq2seq.training.keeping import Keeper
-from parsimax.seq2seq.training.optimizing import rescale
-from parsimax.seq2seq.training.record import Recorder, keep_until, read_metrics
+from parsimax.seq2seq.training.optimizing import apply_settings, make_optimizer, rescale
+from parsimax.seq2seq.training.record import Recorder
 from parsimax.seq2seq.training.schedule import Schedule
 from parsimax.seq2seq.training.stream import Stream, Work
 
@@ -45,6 +50,13 @@ def test_halving_stops_at_the_floor() -> None:
     for loss in range(10):
         halved.validated(loss)
     assert halved.rate(0) == pytest.approx(0.3)
+
+
+def test_a_floor_above_the_rate_does_not_raise_it() -> None:
+    halved = schedule(kind="halve_on_worse", floor=3.0)  # and lr is 2
+    halved.validated(1.0)
+    halved.validated(2.0)
+    assert halved.rate(0) == 2.0
 
 
 def test_inverse_sqrt_grows_to_lr_and_then_falls() -> None:
@@ -119,7 +131,7 @@ def test_no_data_is_an_error() -> None:
 
 def test_the_best_and_the_latest_stay() -> None:
     keeper = Keeper("accuracy", best=2, latest=1)
-    better = [keeper.add(step, value) for step, value in enumerate((0.1, 0.5, 0.3, 0.5, 0.2))]
+    better = [keeper.add(step, value, 1.0) for step, value in enumerate((0.1, 0.5, 0.3, 0.5, 0.2))]
     assert better == [True, True, False, False, False]
     assert [k.step for k in keeper.ranked] == [1, 3]  # of equals the first
     assert keeper.names() == {"step-00000001", "step-00000003", "step-00000004"}
@@ -130,14 +142,37 @@ def test_the_best_and_the_latest_stay() -> None:
     assert other.since_best == 3
 
 
+def test_of_equally_accurate_models_the_one_with_less_loss_is_better() -> None:
+    keeper = Keeper("accuracy", best=4, latest=0)
+    seen = [(0.5, 3.0), (0.5, 2.0), (0.5, 2.5), (0.4, 0.1), (0.5, 2.0)]
+    better = [keeper.add(step, value, loss) for step, (value, loss) in enumerate(seen)]
+    assert better == [True, True, False, False, False]
+    assert [k.step for k in keeper.ranked] == [1, 4, 2, 0]
+    assert keeper.since_best == 3
+    older = Keeper("accuracy", best=2, latest=0)
+    older.restore({"ranked": [[3, 0.5]], "recent": [], "since_best": 0})  # without losses
+    assert older.add(4, 0.5, 9.0)
+
+
 def test_less_loss_is_better() -> None:
     keeper = Keeper("loss", best=1, latest=0)
-    assert [keeper.add(step, value) for step, value in enumerate((3.0, 2.0, 2.5))] == [
+    assert [keeper.add(step, value, value) for step, value in enumerate((3.0, 2.0, 2.5))] == [
         True,
         True,
         False,
     ]
     assert keeper.ranked[0].value == 2.0
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_what_is_no_number_is_never_the_best(metric: Literal["accuracy", "loss"]) -> None:
+    keeper = Keeper(metric, best=3, latest=2)
+    values = (math.nan, 0.5, math.nan, 0.2, math.inf, -math.inf, 0.9, 0.4)
+    better = [keeper.add(step, value, 1.0) for step, value in enumerate(values)]
+    assert not any(b for b, v in zip(better, values, strict=True) if not math.isfinite(v))
+    expected = sorted((0.5, 0.2, 0.9, 0.4), reverse=metric == "accuracy")[:3]
+    assert [k.value for k in keeper.ranked] == expected
+    assert [k.value for k in keeper.recent] == [0.4, 0.9]
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -267,3 +302,63 @@ def test_gradients_are_scaled_before_they_are_clipped(
     shrink = 1.0 if clip is None else min(1.0, clip / float(expected))
     for p, g in zip(parameters, gradients, strict=True):
         torch.testing.assert_close(p.grad, g * shrink, rtol=1e-4, atol=0)
+
+
+# --- optimisers -----------------------------------------------------------------------------------
+
+
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.alpha = nn.Linear(3, 3), nn.LayerNorm(3), AdaptiveAlpha(3)
+        self.embedding, self.lstm = nn.Embedding(4, 3, padding_idx=0), nn.LSTM(3, 3)
+
+
+def decayed(kind: str) -> set[str]:
+    """The parameters that change in a step whose gradients are zero."""
+    model = Parts()
+    settings = OptimizerSettings(kind=kind, weight_decay=0.5, lr=0.1)  # type: ignore[arg-type]
+    optimizer = make_optimizer(model.parameters(), settings)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    return {name for name, p in model.named_parameters() if not torch.equal(before[name], p)}
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_only_matrices_decay(kind: str) -> None:
+    assert decayed(kind) == {
+        *("linear.weight", "embedding.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0")
+    }
+
+
+def test_changed_decay_is_for_matrices_and_moments_go_into_any_groups() -> None:
+    model = Parts()
+    settings = OptimizerSettings(weight_decay=0.5)
+    old = torch.optim.Adam(model.parameters())  # one group, as checkpoints had before
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    old.step()
+    for saved in (old, make_optimizer(model.parameters(), settings)):
+        state = gathering.optimizer_state(model, saved)
+        optimizer = make_optimizer(model.parameters(), settings)
+        gathering.set_optimizer_state(model, optimizer, state)
+        apply_settings(optimizer, OptimizerSettings(weight_decay=0.25, eps=1e-3))
+        assert [g["weight_decay"] for g in optimizer.param_groups] == [0.25, 0.0]
+        assert all(g["eps"] == 1e-3 for g in optimizer.param_groups)
+        for p, moments in saved.state.items():
+            assert torch.equal(optimizer.state[p]["exp_avg"], moments["exp_avg"])
+            assert float(optimizer.state[p]["step"]) == 1
+
+
+def test_pointing_again_at_the_same_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    target, best = tmp_path / "step-1.ckpt", tmp_path / "best.ckpt"
+    target.write_bytes(b"x")
+    for _ in range(2):
+        checkpoint.point(best, target)
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["best.ckpt", "step-1.ckpt"]
+    other = tmp_path / "step-2.ckpt"
+    other.write_bytes(b"y")
+    checkpoint.point(best, other)
+    assert best.read_bytes() == b"y"

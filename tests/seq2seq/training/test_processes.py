@@ -11,8 +11,8 @@ import pytest
 import torch
 from tests.seq2seq.training.runs import metrics, write_config
 
+from parsimax._runs import checkpoint
 from parsimax.seq2seq import config as configs
-from parsimax.seq2seq.training import checkpoint
 from parsimax.seq2seq.training import train as fit
 
 # 61 examples in batches of 4, of which the last has one: then the second process has nothing. Two

@@ -14,9 +14,11 @@ import torch
 import yaml
 from tests.seq2seq.training.runs import metrics, small_config, write_pairs
 
+from parsimax._runs import checkpoint
+from parsimax.seq2seq import config as configs
 from parsimax.seq2seq import run as runs
 from parsimax.seq2seq.data.batch import Batch
-from parsimax.seq2seq.training import TrainingError, average, checkpoint, train
+from parsimax.seq2seq.training import TrainingError, average, train
 from parsimax.seq2seq.training.fit import Outcome
 from parsimax.seq2seq.training.module import TrainingModule
 
@@ -46,7 +48,7 @@ def weights(run: Path, name: str = "last") -> dict[str, torch.Tensor]:
 
 def test_the_folder_of_a_run(trained: Path) -> None:
     assert {p.name for p in trained.iterdir()} == {
-        *("config.yaml", "versions.json", "metrics.jsonl"),
+        *("config.yaml", "versions.json", "metrics.jsonl", "sources.json"),
         *("codec", "data", "checkpoints", "tensorboard"),
     }
     versions = json.loads((trained / "versions.json").read_text())
@@ -69,7 +71,7 @@ def test_the_folder_of_a_run(trained: Path) -> None:
 
 def test_a_run_is_loaded_with_its_best_model(trained: Path) -> None:
     run = runs.load(trained)
-    best = max(metrics(trained), key=lambda m: m["accuracy"])
+    best = max(metrics(trained), key=lambda m: (m["accuracy"], -m["loss"]))
     assert run.step == best["step"]
     assert run.validated["loss"] == best["loss"]
     assert not run.model.training
@@ -82,7 +84,7 @@ def test_a_run_is_loaded_with_its_best_model(trained: Path) -> None:
 
 
 def test_averages(trained: Path) -> None:
-    ranked = sorted(metrics(trained), key=lambda m: (-m["accuracy"], m["step"]))
+    ranked = sorted(metrics(trained), key=lambda m: (-m["accuracy"], m["loss"]))
     several = [weights(trained, f"step-{m['step']:08d}") for m in ranked[:2]]
     for name, value in weights(trained, "average").items():  # training.average made it
         torch.testing.assert_close(value, (several[0][name] + several[1][name]) / 2)
@@ -170,6 +172,20 @@ def test_bf16_trains_close_to_float32(tmp_path: Path) -> None:
     assert all(w.dtype == torch.float32 for w in weights(tmp_path / "bf16").values())
 
 
+def test_float64_trains_and_agrees_with_float32(tmp_path: Path) -> None:
+    limits = (*EXACT, "--training.max_steps", "2", "--training.log_every", "1")
+    fit(tmp_path, *limits, run="float32")
+    fit(tmp_path, *limits, "--training.precision", "64-true", run="float64")
+    assert all(w.dtype == torch.float64 for w in weights(tmp_path / "float64").values())
+    single, double = (metrics(tmp_path / r)[-1]["loss"] for r in ("float32", "float64"))
+    assert single != double
+    assert math.isfinite(double)
+    assert double == pytest.approx(single, rel=0.2)  # other random weights to begin with
+    more = ("--training.max_steps", "3", "--training.precision", "64-true")
+    assert fit(tmp_path, *limits, *more, run="float64", resume=True).step == 3
+    assert runs.load(tmp_path / "float64").step in (2, 3)
+
+
 # --- when a run ends ------------------------------------------------------------------------------
 
 
@@ -182,6 +198,32 @@ def test_limits(tmp_path: Path) -> None:
     outcome = fit(tmp_path, "--training.max_minutes", "1e-9", run="b")
     assert outcome.step == 1
     assert "max_minutes" in outcome.stopped
+
+
+def test_processes_do_not_ask_their_own_clocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process that believes to be of two: only where all agree may its clock end the run."""
+    agreed: list[int] = []
+
+    class OneOfTwo(TrainingModule):
+        def on_train_batch_end(self, outputs: Any, work: Any, batch_idx: int) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(type(self.trainer), "world_size", 2)
+                super().on_train_batch_end(outputs, work, batch_idx)
+
+        def _agree(self, reason: str) -> str:
+            agreed.append(self.progress.step)
+            return reason
+
+    outcome = fit(
+        tmp_path,
+        *("--training.max_minutes", "1e-9", "--training.log_every", "3"),
+        *("--training.validation.unit", "steps", "--training.validation.every", "2"),
+        module=OneOfTwo,
+    )
+    assert "max_minutes" in outcome.stopped
+    assert (outcome.step, agreed) == (3, [0, 3])  # and not at the validation of step 2
 
 
 class Worsening(TrainingModule):
@@ -202,10 +244,10 @@ def test_patience(tmp_path: Path) -> None:
     )
     assert outcome.stopped == "no better accuracy in 2 validations"
     assert outcome.step < 72
-    accuracies = [m["accuracy"] for m in metrics(tmp_path / "run")]
+    seen = [(m["accuracy"], -m["loss"]) for m in metrics(tmp_path / "run")]
     assert outcome.best is not None
-    assert outcome.best[1] == max(accuracies)
-    assert accuracies.index(max(accuracies)) == len(accuracies) - 3
+    assert outcome.best[1] == max(seen)[0]
+    assert seen.index(max(seen)) == len(seen) - 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -225,6 +267,30 @@ def test_an_interrupted_run_is_saved(tmp_path: Path, number: signal.Signals) -> 
     fit(tmp_path, run="whole")
     for name, value in weights(tmp_path / "whole").items():
         assert torch.equal(weights(tmp_path / "run")[name], value)
+
+
+@pytest.mark.parametrize(
+    ("world", "said"), [(1, "stopping after this step;"), (2, "stopping after step 6, where")]
+)
+def test_when_an_interrupted_run_stops_is_said_as_it_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    world: int,
+    said: str,
+) -> None:
+    class Interrupted(TrainingModule):
+        def on_train_batch_end(self, outputs: Any, work: Any, batch_idx: int) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(type(self.trainer), "world_size", world)
+                if self.progress.step == 3:
+                    self.on_signal(signal.SIGINT, None)
+                super().on_train_batch_end(outputs, work, batch_idx)
+
+    config = small_config(tmp_path, "--training.log_every", "3")
+    outcome = train(config, tmp_path / "run", module=Interrupted)
+    assert said in capsys.readouterr().err
+    assert outcome.step == (4 if world == 1 else 6)
 
 
 # --- resuming -------------------------------------------------------------------------------------
@@ -271,6 +337,12 @@ def test_folders_that_cannot_be_taken(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"holds a run already; .*--resume, .*--out"):
         fit(tmp_path)
     (tmp_path / "run/checkpoints/last.ckpt").unlink()
+    with pytest.raises(TrainingError, match=r"last\.ckpt is missing; put it back"):
+        fit(tmp_path, resume=True)
+    with pytest.raises(TrainingError, match=r"checkpoints of a run already \(best\.ckpt, step-"):
+        fit(tmp_path)
+    for trained in (tmp_path / "run/checkpoints").iterdir():
+        trained.unlink()
     with pytest.raises(TrainingError, match="nothing was trained there yet"):
         fit(tmp_path, resume=True)
     fit(tmp_path, "--training.max_steps", "1")  # nothing was lost: it begins again
@@ -278,6 +350,57 @@ def test_folders_that_cannot_be_taken(tmp_path: Path) -> None:
     (tmp_path / "thesis/chapter.tex").write_text("")
     with pytest.raises(TrainingError, match=r"not the folder of a run \(it holds chapter\.tex\)"):
         fit(tmp_path, run="thesis")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): p.read_text() for p in files}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("config.yaml", "checkpoints/model.pt"),
+        ("data/words.txt", "checkpoints/epoch=3.ckpt"),
+        ("config.yaml", "checkpoints/last.ckpt"),
+        ("config.yaml", "versions.json", "metrics.jsonl"),
+        ("checkpoints/step.part",),
+        ("tensorboard/events.out.tfevents.1",),
+        ("metrics.jsonl",),
+    ],
+)
+@pytest.mark.parametrize("resume", [False, True])
+def test_files_of_somebody_stay(tmp_path: Path, files: tuple[str, ...], resume: bool) -> None:
+    config = small_config(tmp_path / "elsewhere")
+    mine = tmp_path / "mine"
+    for name in files:
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        text = {"config.yaml": config.to_yaml() + "# mine\n", "versions.json": '{"torch": "1"}'}
+        (mine / name).write_text(text.get(name, "mine"))
+    before = contents(mine)
+    with pytest.raises(TrainingError):
+        train(config, mine, quiet=True, resume=resume)
+    assert contents(mine) == before
+
+
+def test_a_run_that_begins_again_keeps_what_it_did_not_write(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "--training.max_steps", "1")
+    good = (tmp_path / "train.tsv").read_text()
+    (tmp_path / "train.tsv").write_text("three\tcolumns\there\n")
+    run = tmp_path / "run"
+    with pytest.raises(ValueError, match=r"train\.tsv:1"):
+        train(config, run, quiet=True)
+    (tmp_path / "train.tsv").write_text(good)
+    written = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(written + "# a remark\n")
+    with pytest.raises(TrainingError, match=r"config\.yaml is not as the run wrote it.*move it"):
+        train(config, run, quiet=True)
+    assert (run / "config.yaml").read_text().endswith("# a remark\n")
+    (run / "config.yaml").write_text(written)
+    (run / "notes.txt").write_text("mine")
+    (run / "checkpoints/model.pt").write_text("mine")
+    assert train(config, run, quiet=True).step == 1
+    assert (run / "notes.txt").read_text() == (run / "checkpoints/model.pt").read_text() == "mine"
 
 
 def test_a_bad_row_can_be_mended(tmp_path: Path) -> None:
@@ -300,6 +423,53 @@ def test_another_codec_or_other_data_under_a_checkpoint(tmp_path: Path) -> None:
     (other / "run" / "data").rename(mine / "data")
     with pytest.raises(TrainingError, match="is not what the last checkpoint was trained on"):
         fit(tmp_path, "--training.max_steps", "2", resume=True)
+
+
+@pytest.mark.parametrize("lost", ["steps", "steps and best"])
+def test_a_run_that_was_copied_without_some_checkpoints(tmp_path: Path, lost: str) -> None:
+    keep = ("--training.keep", "3", "--training.keep_last", "2", "--training.average", "3")
+    fit(tmp_path, *keep, "--training.max_epochs", "2")
+    folder = tmp_path / "run/checkpoints"
+    best = runs.load(tmp_path / "run").step
+    for path in [*folder.glob("step-*.ckpt"), folder / "average.ckpt"]:
+        path.unlink()
+    if lost != "steps":
+        (folder / "best.ckpt").unlink()
+    same = fit(tmp_path, *keep, "--training.max_epochs", "2", resume=True)
+    assert (same.best is None) == (lost != "steps")
+    if lost == "steps":
+        assert runs.load(tmp_path / "run").step == best
+        assert (folder / f"step-{best:08d}.ckpt").exists()
+    outcome = fit(tmp_path, *keep, resume=True)
+    assert outcome.step == 24
+    assert outcome.best is not None
+    assert runs.load(tmp_path / "run").step == outcome.best[0]
+
+
+def test_changed_source_files(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "--training.max_steps", "1")
+    train(config, tmp_path / "run", quiet=True)
+    more = configs.load(tmp_path / "small.yaml", ["--training.max_steps", "2"])
+    for name, key in (("train.tsv", "train"), ("validation.tsv", "validation")):
+        before = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(before + "new\twen\n")
+        with pytest.raises(
+            TrainingError, match=rf"data\.{key}: .*/{name} is not what it was.*--out"
+        ):
+            train(more, tmp_path / "run", quiet=True, resume=True)
+        (tmp_path / name).write_text(before)
+    (tmp_path / "train.tsv").unlink()  # what was encoded is still there
+    assert train(more, tmp_path / "run", quiet=True, resume=True).step == 2
+
+
+def test_a_source_file_that_was_added(tmp_path: Path) -> None:
+    small_config(tmp_path)
+    how = ["--data.train", str(tmp_path / "train*.tsv"), "--training.max_steps", "1"]
+    config = configs.load(tmp_path / "small.yaml", how)
+    train(config, tmp_path / "run", quiet=True)
+    write_pairs(tmp_path / "train-more.tsv", 5, 3)
+    with pytest.raises(TrainingError, match=r"data\.train: .*train-more\.tsv was not there when"):
+        train(config, tmp_path / "run", quiet=True, resume=True)
 
 
 # --- what stops a run -----------------------------------------------------------------------------
@@ -357,3 +527,41 @@ def test_no_number_in_the_gradient(tmp_path: Path) -> None:
 
     with pytest.raises(TrainingError, match=r"the gradient's norm is (inf|nan) at step 1"):
         fit(tmp_path, module=Steep)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_diverged_model_is_neither_last_nor_best(tmp_path: Path, value: float) -> None:
+    """Losses and gradients are numbers up to the step before a validation; the weights are not."""
+
+    class Diverging(TrainingModule):
+        def training_step(self, work: Any, batch_idx: int) -> None:
+            super().training_step(work, batch_idx)
+            if self.progress.step == 15:  # the last of the second epoch
+                assert self.model is not None
+                with torch.no_grad():
+                    for parameter in self.model.parameters():
+                        parameter.fill_(value)
+
+    with pytest.raises(TrainingError) as caught:
+        fit(tmp_path, module=Diverging)
+    message = str(caught.value)
+    assert "the validation loss is nan after step 16" in message
+    assert "Lower optimizer.lr (now 0.01)" in message
+    run = tmp_path / "run"
+    assert runs.load(run, "last").step == runs.load(run, "best").step == 8
+    outcome = fit(tmp_path, "--optimizer.lr", "1e-3", resume=True)
+    assert outcome.step == 24
+    assert all(math.isfinite(m["loss"]) for m in metrics(run))
+
+
+def test_weights_that_are_no_numbers_are_not_saved_between_validations(tmp_path: Path) -> None:
+    class Diverging(TrainingModule):
+        def training_step(self, work: Any, batch_idx: int) -> None:
+            super().training_step(work, batch_idx)
+            if self.progress.step == 3:
+                assert self.model is not None
+                next(self.model.parameters()).data[-1] = math.inf
+
+    with pytest.raises(TrainingError, match=r"have values that are no numbers after step 4.*lr"):
+        fit(tmp_path, "--training.save_every", "2", module=Diverging)
+    assert runs.load(tmp_path / "run", "last").step == 2

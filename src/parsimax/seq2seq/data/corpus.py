@@ -24,7 +24,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BadRow, BadRows, DataError
+from parsimax._runs.bad_rows import BadRow, BadRows, DataError
+
 from .readers import Example, Reader
 from .symbols import EOS, UNK
 from .textcodec import TextCodec

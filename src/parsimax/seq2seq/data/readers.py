@@ -23,9 +23,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from parsimax._core.validation import check_choice
-
-from .errors import BadRow, BadRows, DataError
-from .files import check_file, find, fingerprint, read_lines
+from parsimax._runs.bad_rows import BadRow, BadRows, DataError
+from parsimax._runs.files import check_file, find, fingerprint, read_lines
 
 FORMATS = ("inflection", "parallel", "tsv")
 ALL = "all"  # the group of examples that belong to no language

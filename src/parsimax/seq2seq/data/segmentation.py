@@ -88,6 +88,8 @@ class Words:
 
 def from_json(saved: dict[str, Any]) -> Segmentation:
     """What a segmentation's ``to_json`` gave."""
+    if not isinstance(saved, dict):
+        raise TypeError(f"a segmentation must be an object, got {type(saved).__name__}")
     kind = saved.get("kind")
     if kind == "characters":
         return Characters()

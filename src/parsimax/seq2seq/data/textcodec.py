@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from parsimax._core.validation import check_choice, nearest
 
@@ -25,6 +25,8 @@ from .segmentation import KINDS, Segmentation
 from .sources import parse_source
 from .symbols import BOS, EOS, NAMES, PAD, UNK
 from .vocabulary import Vocabulary
+
+Part = TypeVar("Part")
 
 _CHUNK = 4096  # examples that are split at once
 
@@ -238,19 +240,16 @@ class TextCodec:
     def load(cls, folder: str | Path) -> TextCodec:
         """Read what :meth:`save` wrote."""
         folder = Path(folder)
-        codec = _read_json(folder / "codec.json")
-        try:
-            sides = [
-                (
-                    segmentation.from_json(_read_json(folder / f"{side}_segmentation.json")),
-                    Vocabulary.from_json(_read_json(folder / f"{side}_vocabulary.json")),
-                )
-                for side in (["source"] if codec["joint"] else ["source", "target"])
-            ]
-            loaded = cls(codec["format"], sides[0], sides[-1], codec["languages"])
-            same = loaded.fingerprint == codec["fingerprint"]
-        except KeyError as error:
-            raise ValueError(f"{folder}: {error} is missing; the files were changed") from error
+        codec = _part(folder / "codec.json", _check_codec)
+        sides = [
+            (
+                _part(folder / f"{side}_segmentation.json", segmentation.from_json),
+                _part(folder / f"{side}_vocabulary.json", Vocabulary.from_json),
+            )
+            for side in (["source"] if codec["joint"] else ["source", "target"])
+        ]
+        loaded = cls(codec["format"], sides[0], sides[-1], codec["languages"])
+        same = loaded.fingerprint == codec["fingerprint"]
         if not same:
             raise ValueError(
                 f"{folder}: the files do not belong together, or were changed: what they say does "
@@ -334,6 +333,32 @@ def _spoken(ids: Iterable[int]) -> Iterator[int]:
             yield number
 
 
+def _check_codec(saved: Any) -> dict[str, Any]:
+    kinds = {"format": str, "joint": bool, "languages": list, "fingerprint": str}
+    if not isinstance(saved, dict):
+        raise TypeError(f"expected an object, got {type(saved).__name__}")
+    for name, kind in kinds.items():
+        if not isinstance(saved[name], kind):
+            raise TypeError(f"expected {name} to be a {kind.__name__}, got {saved[name]!r}")
+    if not all(isinstance(name, str) for name in saved["languages"]):
+        raise TypeError(f"expected the names of languages, got {saved['languages']!r}")
+    return saved
+
+
+def _part(path: Path, build: Callable[[Any], Part]) -> Part:
+    """What is made of a file; a damaged one is named."""
+    saved = _read_json(path)
+    try:
+        return build(saved)
+    except KeyError as error:
+        raise ValueError(f"{path}: {error} is missing; the file was changed") from error
+    # the library of the pieces has no kind of its own for what it cannot read
+    except Exception as error:
+        raise ValueError(
+            f"{path} is damaged: {error}; take the codec folder of the run from a copy"
+        ) from error
+
+
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
@@ -341,5 +366,5 @@ def _read_json(path: Path) -> Any:
         raise FileNotFoundError(
             f"there is no {str(path)!r}; the folder must be one that a codec was saved in"
         ) from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # also what is not UTF-8
         raise ValueError(f"{path} is not JSON: {error}") from error

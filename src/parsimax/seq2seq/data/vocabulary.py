@@ -111,6 +111,8 @@ class Vocabulary:
     @classmethod
     def from_json(cls, symbols: Sequence[str]) -> Vocabulary:
         """What :meth:`to_json` gave."""
+        if not isinstance(symbols, list) or not all(isinstance(s, str) for s in symbols):
+            raise TypeError("a vocabulary must be a list of text")
         if tuple(symbols[: len(NAMES)]) != NAMES:
             raise ValueError(
                 f"a vocabulary begins with {NAMES}, and this one begins with "

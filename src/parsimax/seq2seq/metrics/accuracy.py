@@ -34,7 +34,7 @@ def word_accuracy(
     """Compare outputs with references, letter for letter.
 
     Args:
-        outputs: None where there is no output; it is wrong.
+        outputs: None where there is no output, or none that ended; it is wrong.
         references: what would be right.
         groups: the group of each, such as its language.
 

@@ -31,7 +31,8 @@ class Forced:
         loss: the model's own loss; None for an ensemble, which has none.
         accuracy: share of symbols that are the most probable.
         zero_gold: share of symbols with probability exactly 0.
-        epsilon: what ``epsilon_perplexity`` adds to each probability.
+        epsilon: what ``epsilon_perplexity`` adds to the probability of each symbol that can be
+            said.
         epsilon_perplexity: exp of the mean −log of the smoothed probability.
         sparsemax_score: mean of p_gold + (1 − Σp²)/2; 1 at best.
         support: output symbols of positive probability (Table 3 of Peters et al., 2019).
@@ -91,15 +92,17 @@ def measure_steps(stepper: Stepper[State], batch: Batch, epsilon: float = 1e-6) 
     state = stepper.start(batch.source, batch.source_lengths)
     previous = torch.full_like(batch.source_lengths, BOS)
     sums = Measures(sentences=float((batch.target[:, 0] != PAD).sum()))
+    said = stepper.vocabulary_size - FIRST_SAID  # epsilon goes to what can be said alone
     for gold in batch.target.T:
         p, state = stepper.step(state, previous)
         p, real = p.double(), gold != PAD
         p_gold = p.gather(1, gold[:, None])[:, 0]
-        smoothed = ((p_gold + epsilon) / (1 + epsilon * stepper.vocabulary_size)).log()
+        smoothed = ((p_gold + epsilon) / (1 + epsilon * said)).log()
         score = p_gold + (1 - p.square().sum(1)) / 2
         sums += Measures(
             tokens=float(real.sum()),
-            correct=float((real & (p_gold > 0) & (p_gold == p.max(1).values)).sum()),
+            # of equals the first alone is right, as in a model's own measures
+            correct=float((real & (p.argmax(1) == gold)).sum()),
             zero_gold=float((real & (p_gold == 0)).sum()),
             log_smoothed=float(smoothed[real].sum()),
             sparsemax_score=float(score[real].sum()),

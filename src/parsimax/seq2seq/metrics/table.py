@@ -46,6 +46,8 @@ def rows(evaluation: Evaluation, *, all_groups: bool = False) -> list[tuple[str,
             ]
     else:
         found += [("accuracy", _percent(e.accuracy.micro), "outputs equal to the reference")]
+    if e.unfinished:
+        found += [("unfinished", f"{e.unfinished:,}", "cut by the length limit, so not right")]
     if e.bleu is not None:
         found += [("BLEU", f"{e.bleu.score:.2f}", e.bleu.signature)]
     found += [

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
 
 _BLEU_ORDER = 4
 
@@ -26,20 +30,34 @@ def bleu(
         references: one for each output.
         tokenize: a tokenizer of sacrebleu, such as ``13a`` (its default), ``char`` or ``zh``.
     """
+    _check(outputs, references)
+    metric = _metric(tokenize)
+    if all(len(metric.tokenizer(reference).split()) < _BLEU_ORDER for reference in references):
+        return None
+    return _score(metric, outputs, references)
+
+
+def check_tokenizer(tokenize: str | None) -> None:
+    """Notice early what would only fail when everything is done.
+
+    Raises:
+        ValueError: sacrebleu does not know the tokenizer or cannot load it.
+        ModuleNotFoundError: sacrebleu is not installed.
+    """
+    _metric(tokenize)
+
+
+def _metric(tokenize: str | None) -> BLEU:
     from sacrebleu.metrics.bleu import BLEU
 
-    _check(outputs, references)
     try:
-        metric = BLEU(tokenize=tokenize)
+        return BLEU(tokenize=tokenize)
     except Exception as error:
         # sacrebleu raises its own kinds for a tokenizer it does not know or cannot load.
         names = ", ".join(sorted(BLEU.TOKENIZERS))
         raise ValueError(
             f"tokenize: sacrebleu cannot use {tokenize!r} ({error}); it has {names}"
         ) from error
-    if all(len(metric.tokenizer(reference).split()) < _BLEU_ORDER for reference in references):
-        return None
-    return _score(metric, outputs, references)
 
 
 def chrf(outputs: Sequence[str], references: Sequence[str]) -> TranslationScore:

@@ -25,7 +25,7 @@ class Measures:
     tokens: Tensor | float = 0.0
     correct: Tensor | float = 0.0  # the gold symbol is the most probable
     zero_gold: Tensor | float = 0.0  # the gold symbol has probability 0
-    log_smoothed: Tensor | float = 0.0  # log((p + eps) / (1 + eps |V|)) of the gold symbol
+    log_smoothed: Tensor | float = 0.0  # log((p + eps) / (1 + eps |V|)) of gold; V can be said
     sparsemax_score: Tensor | float = 0.0  # p_gold + (1 - sum p^2) / 2
     support: Tensor | float = 0.0  # symbols of positive probability
     attended: Tensor | float = 0.0  # positive weights, a mean over layers and heads

@@ -5,7 +5,7 @@ CPU. Instead every layer reads one input more, which is 1 at padding. Its weight
 gate and open the forget gate there, so that padding leaves the cell as it is: the forward direction
 ends with the cell of the last symbol, and the backward one, which meets the padding first, still
 has its zeros when it comes to the sentence. A saturated gate has gradient zero, so nothing is
-learned in that column and it stays as it was set.
+learned in that column; weight decay would still shrink it, so it is set anew in training.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class BiLSTM(nn.Module):
         dropout: Between the layers.
     """
 
+    padding: Tensor
+
     def __init__(self, size: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
         if hidden % 2:
@@ -51,6 +53,8 @@ class BiLSTM(nn.Module):
             )
             for layer in range(layers)
         )
+        gates = torch.tensor([-_CLOSED, _CLOSED, 0.0, 0.0])  # into, forget, cell, out
+        self.register_buffer("padding", gates.repeat_interleave(hidden // 2), persistent=False)
         self.reset_padding()
 
     @torch.no_grad()
@@ -59,12 +63,12 @@ class BiLSTM(nn.Module):
         for layer in self.layers:
             for name, weight in layer.named_parameters():
                 if name.startswith("weight_ih"):
-                    into, forget, *_ = weight.chunk(4)
-                    weight[:, -1] = 0.0
-                    into[:, -1], forget[:, -1] = -_CLOSED, _CLOSED
+                    weight[:, -1].copy_(self.padding)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Encoded:
         """Read ``x`` (B, S, size), of which each row has its own length."""
+        if self.training:
+            self.reset_padding()
         steps = torch.arange(x.shape[1], device=x.device)
         padding = (steps >= lengths[:, None]).to(x.dtype).unsqueeze(-1)
         last = (lengths - 1).view(-1, 1, 1)

@@ -24,7 +24,9 @@ class Heads(nn.Module):
             )
         self.heads, self.dropout = settings.heads, settings.attention_dropout
         self.query = nn.Linear(settings.dim, settings.dim)
-        self.key_value = nn.Linear(settings.dim, 2 * settings.dim)
+        # No biases here: one of the keys shifts all scores of a query alike, and one of the values
+        # is that of the output, since weights sum to one. Left in, they would move by noise alone.
+        self.key_value = nn.Linear(settings.dim, 2 * settings.dim, bias=False)
         self.out = nn.Linear(settings.dim, settings.dim)
         self.weighing = Weighing(mapping, settings.heads)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from parsimax.seq2seq.data.batch import Batch
-from parsimax.seq2seq.data.symbols import PAD
+from parsimax.seq2seq.data.symbols import FIRST_SAID, PAD
 
 from .base import Measures
 from .output import OutputLayer
@@ -23,6 +23,7 @@ def measures(
     kept = batch.target != PAD
     gold, rows = batch.target[kept], hidden[kept]
     attended = (weights > 0).sum(-1).double().mean(1)[kept]
+    said = output.vocabulary_size - FIRST_SAID  # epsilon goes to what can be said alone
     at_once = max(1, _ROWS // output.vocabulary_size)
     correct = zero = smoothed = score = support = torch.zeros(
         (), dtype=torch.float64, device=hidden.device
@@ -32,7 +33,7 @@ def measures(
         p_gold = p.gather(1, wanted[:, None]).squeeze(1).double()
         correct = correct + (p.argmax(1) == wanted).sum()
         zero = zero + (p_gold == 0).sum()
-        smooth = (p_gold + epsilon) / (1 + epsilon * output.vocabulary_size)
+        smooth = (p_gold + epsilon) / (1 + epsilon * said)
         smoothed = smoothed + smooth.log().sum()
         score = score + (p_gold + (1 - p.square().sum(1)) / 2).sum()
         support = support + (p > 0).sum()

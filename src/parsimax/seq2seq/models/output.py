@@ -8,10 +8,28 @@ from torch import Tensor, nn
 
 from parsimax._core.dtypes import working
 from parsimax.losses import entmax_loss, fenchel_young_loss, linear_entmax_loss
-from parsimax.mappings import Entmax, Mapping, Softmax, Sparsemax, parse
+from parsimax.mappings import Budget, Entmax, Mapping, Softmax, Sparsemax, parse
 from parsimax.seq2seq.data.symbols import FIRST_SAID, PAD
 
 _SCORES = 1 << 29  # more than these are not held at once: in float32 they take 2 GiB
+
+
+def refusal(mapping: str | Mapping) -> str | None:
+    """Why a mapping cannot be the output of a model, or None if it can.
+
+    A text that is no mapping at all is left to :func:`parsimax.mappings.parse`.
+    """
+    if isinstance(mapping, str) and "learned" in mapping.replace(" ", "").split("alpha=")[-1]:
+        return (
+            f"the output mapping must have a fixed parameter, got {mapping!r}: a loss that is "
+            "minimised over alpha only grows alpha; use e.g. entmax(alpha=1.5)"
+        )
+    if isinstance(parse(mapping), Budget):
+        return (
+            f"the output mapping must give probabilities, got {str(mapping)!r}: its weights sum to "
+            "k, each at most 1, so they are no distribution of the next symbol; use e.g. sparsemax"
+        )
+    return None
 
 
 class OutputLayer(nn.Module):
@@ -38,11 +56,8 @@ class OutputLayer(nn.Module):
         super().__init__()
         if vocabulary_size <= FIRST_SAID:
             raise ValueError(f"vocabulary_size must exceed {FIRST_SAID}, got {vocabulary_size}")
-        if isinstance(mapping, str) and "learned" in mapping.replace(" ", "").split("alpha=")[-1]:
-            raise ValueError(
-                f"the output mapping must have a fixed parameter, got {mapping!r}: a loss that is "
-                "minimised over alpha only grows alpha; use e.g. entmax(alpha=1.5)"
-            )
+        if why := refusal(mapping):
+            raise ValueError(why)
         self.mapping = parse(mapping)
         self.vocabulary_size = vocabulary_size
         said = vocabulary_size - FIRST_SAID

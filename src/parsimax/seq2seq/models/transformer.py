@@ -92,7 +92,7 @@ class _DecoderLayer(nn.Module):
         source: Pair,
         seen: Tensor,
         prefix: Pair | None = None,
-        looked: tuple[list[Tensor], list[Tensor]] | None = None,
+        looked: tuple[list[Tensor] | None, list[Tensor] | None] = (None, None),
     ) -> tuple[Tensor, Pair]:
         """The layer's output, and keys and values of all symbols up to here."""
         pairs: list[Pair] = []
@@ -102,14 +102,12 @@ class _DecoderLayer(nn.Module):
             if prefix is not None:
                 keys = torch.cat([prefix[0], keys[0]], 2), torch.cat([prefix[1], keys[1]], 2)
             pairs.append(keys)
-            mine = None if looked is None else looked[0]
             # one symbol more than the prefix sees everything; several see what precedes them
-            out: Tensor = self.attention(y, keys, causal=y.shape[1] > 1, looked=mine)
+            out: Tensor = self.attention(y, keys, causal=y.shape[1] > 1, looked=looked[0])
             return out
 
-        theirs = None if looked is None else looked[1]
         x = self.around[0](x, attend)
-        x = self.around[1](x, lambda y: self.context(y, source, seen=seen, looked=theirs))
+        x = self.around[1](x, lambda y: self.context(y, source, seen=seen, looked=looked[1]))
         return self.around[2](x, self.feedforward), pairs[0]
 
 
@@ -142,7 +140,8 @@ class Transformer(Seq2Seq[TransformerState]):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=self.settings.dim**-0.5)
                 module.weight[PAD] = 0.0
@@ -169,7 +168,7 @@ class Transformer(Seq2Seq[TransformerState]):
         self,
         state: TransformerState,
         symbols: Tensor,
-        looked: tuple[list[Tensor], list[Tensor]] | None = None,
+        looked: tuple[list[Tensor] | None, list[Tensor] | None] = (None, None),
     ) -> tuple[Tensor, TransformerState]:
         """Outputs (N, L, dim) for these symbols after the prefix, and the state after them."""
         x = self._embed(self.target_embedding, symbols, state.length)
@@ -182,11 +181,14 @@ class Transformer(Seq2Seq[TransformerState]):
         return self.decoder_norm(x), after
 
     def _unroll(self, batch: Batch, looked: dict[str, list[Tensor]] | None = None) -> Tensor:
-        """Outputs (B, T, dim) under teacher forcing; ``looked`` receives weights of each layer."""
-        at = (lambda kind: None) if looked is None else (lambda kind: looked.setdefault(kind, []))
-        state = self._start(batch.source, batch.source_lengths, at("encoder"))
-        both = None if looked is None else (looked["decoder"], looked["context"])
-        return self._decode(state, batch.decoder_input, both)[0]
+        """Outputs (B, T, dim) under teacher forcing.
+
+        The lists in ``looked`` receive the weights of each layer; of a kind without a list, no
+        weights are kept.
+        """
+        into = (looked or {}).get
+        state = self._start(batch.source, batch.source_lengths, into("encoder"))
+        return self._decode(state, batch.decoder_input, (into("decoder"), into("context")))[0]
 
     def _start(
         self, source: Tensor, lengths: Tensor, looked: list[Tensor] | None
@@ -204,19 +206,15 @@ class Transformer(Seq2Seq[TransformerState]):
 
     def measure(self, batch: Batch, epsilon: float = 1e-6) -> Measures:
         """Sums over the batch, under teacher forcing."""
-        looked = self._looking()
+        looked: dict[str, list[Tensor]] = {"context": []}  # weights of the others are not needed
         hidden = self._unroll(batch, looked)
         return measures(batch, hidden, torch.cat(looked["context"], 1), self.output, epsilon)
 
     def attention(self, batch: Batch) -> dict[str, Tensor]:
         """``encoder`` (B, layer, head, S, S), ``context`` and ``decoder``."""
-        looked = self._looking()
+        looked: dict[str, list[Tensor]] = {"encoder": [], "context": [], "decoder": []}
         self._unroll(batch, looked)
         return {kind: torch.stack(weights, 1) for kind, weights in looked.items()}
-
-    @staticmethod
-    def _looking() -> dict[str, list[Tensor]]:
-        return {"encoder": [], "context": [], "decoder": []}
 
     def alphas(self) -> dict[str, Tensor]:
         """(layer, head) for each kind of attention that learns them."""

@@ -29,6 +29,13 @@ def check_source(source: Tensor, source_lengths: Tensor) -> int:
             f"source_lengths must have one entry a source ({len(source)}), "
             f"got {len(source_lengths)}"
         )
+    if len(source):
+        least, most = (int(x) for x in source_lengths.aminmax())
+        if least < 1 or most > source.shape[1]:
+            raise ValueError(
+                f"source_lengths must lie between 1 and {source.shape[1]}, the columns of source, "
+                f"got {least if least < 1 else most}"
+            )
     return len(source)
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import TrainingError
+from parsimax._runs.errors import TrainingError
 
 if TYPE_CHECKING:
     from .averaging import average

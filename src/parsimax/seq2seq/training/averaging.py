@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from . import checkpoint
-from .errors import TrainingError
+from parsimax._runs import checkpoint
+from parsimax._runs.errors import TrainingError
+
 from .folder import RunFolder
 
 
@@ -30,14 +31,15 @@ def average(run: str | Path, n: int = 5, which: Literal["best", "last"] = "best"
     if which not in ("best", "last"):
         raise TrainingError(f"which: expected best or last, got {which!r}")
     keeper = checkpoint.read(folder.checkpoint(checkpoint.LAST))["keeper"]
-    entries = keeper["ranked" if which == "best" else "recent"]
-    if len(entries) < n:
+    entries = [int(step) for step, *_ in keeper["ranked" if which == "best" else "recent"]]
+    there = [step for step in entries if folder.checkpoint(f"step-{step:08d}").exists()]
+    if len(there) < n:
         option = "training.keep" if which == "best" else "training.keep_last"
         raise TrainingError(
-            f"{folder.path} has {len(entries)} of its {which} checkpoints, and {n} are to be "
+            f"{folder.path} has {len(there)} of its {which} checkpoints, and {n} are to be "
             f"averaged; {option} says how many a run keeps"
         )
-    steps = [int(step) for step, _ in entries[:n]]
+    steps = there[:n]
     states = [checkpoint.read(folder.checkpoint(f"step-{step:08d}")) for step in steps]
     models = [state["model"] for state in states]
     mean = {name: _mean([model[name] for model in models]) for name in models[0]}

@@ -15,11 +15,11 @@ from typing import Any
 import pytorch_lightning as lightning
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 
+from parsimax._runs.display import Display
+from parsimax._runs.errors import TrainingError
 from parsimax.seq2seq.config import Config
 
 from .averaging import average
-from .display import Display
-from .errors import TrainingError
 from .folder import RunFolder
 from .module import STOPPING, TrainingModule
 from .others import EndOthers
@@ -82,9 +82,10 @@ def train(
                     "another process of this run ended with an error, which it has said above"
                 ) from None
             raise
-    if made.trainer.is_global_zero and config.training.average > 1 and not made.interrupted:
-        average(made.folder.path, min(config.training.average, len(made.keeper.ranked)))
     ranked = made.keeper.ranked
+    wanted = config.training.average > 1 and not made.interrupted
+    if made.trainer.is_global_zero and wanted and ranked:
+        average(made.folder.path, min(config.training.average, len(ranked)))
     return Outcome(
         folder=made.folder.path,
         step=made.progress.step,
@@ -99,7 +100,7 @@ def make_trainer(config: Config, *callbacks: lightning.Callback) -> lightning.Tr
     """Lightning's trainer, told to leave to us what has to be exact."""
     training = config.training
     strategy: Any = training.strategy
-    precision = training.precision
+    precision: Any = training.precision
     if strategy == "fsdp":
         # All processes share one copy of the weights and each has its own part of a batch.
         # Lightning casts to bf16 by autocast; here FSDP itself does.
@@ -107,6 +108,8 @@ def make_trainer(config: Config, *callbacks: lightning.Callback) -> lightning.Tr
         precision = "32-true" if precision == "bf16-mixed" else precision
     # A job that is requeued by SLURM goes on from our checkpoints, not from Lightning's.
     plugins: list[Any] = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    if precision == "64-true":
+        plugins, precision = [*plugins, _DoublePrecision()], None
     return lightning.Trainer(
         plugins=plugins,
         accelerator=training.accelerator,
@@ -124,6 +127,13 @@ def make_trainer(config: Config, *callbacks: lightning.Callback) -> lightning.Tr
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+
+
+class _DoublePrecision(lightning.plugins.DoublePrecision):
+    """Lightning would look for floats in a batch and change it; it is frozen and has none."""
+
+    def convert_input(self, data: Any) -> Any:
+        return data
 
 
 def _sharded() -> lightning.strategies.ModelParallelStrategy:

@@ -3,8 +3,9 @@
 ::
 
     RUN/config.yaml      all options, resolved
-        versions.json    of Python and of the packages that matter
+        versions.json    of Python and of the packages that matter; also the mark of a run
         metrics.jsonl    one line for each log and validation
+        sources.json     which files were encoded, and a hash of each
         codec/           segmentation and vocabularies
         data/            encoded corpora
         checkpoints/     best.ckpt, last.ckpt, step-NNNNNNNN.ckpt of those that are kept
@@ -14,43 +15,35 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from parsimax._runs import checkpoint
+from parsimax._runs.display import Display
+from parsimax._runs.errors import TrainingError
+from parsimax._runs.facts import replace
+from parsimax._runs.folder import RunPaths, check_free, mark_of, write_facts
 from parsimax.seq2seq import config as configs
 from parsimax.seq2seq.config import Config
 from parsimax.seq2seq.data import corpus, readers
 from parsimax.seq2seq.data.textcodec import TextCodec
 
-from . import checkpoint
-from .display import Display
-from .errors import TrainingError
+from . import sources
 from .resume import Change, check
 
-_OURS = {"config.yaml", "versions.json", "metrics.jsonl", "codec", "data", "checkpoints"}
-_OURS |= {"tensorboard"}
-_PACKAGES = ("parsimax", "torch", "numpy", "numba", "triton", "pytorch-lightning", "tokenizers")
+_NAMES = {"config.yaml", "versions.json", "metrics.jsonl", "codec", "data", "checkpoints"}
+_NAMES |= {"sources.json", "tensorboard"}
+BY_DEMO = "made-by-parsimax-demo.txt"  # a run that the demo made and may replace
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class RunFolder(RunPaths):
     """Paths of a run."""
 
-    path: Path
-
     @property
-    def config(self) -> Path:
-        """All options."""
-        return self.path / "config.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        """A line for each log and validation."""
-        return self.path / "metrics.jsonl"
+    def sources(self) -> Path:
+        """Hashes of the files that were encoded."""
+        return self.path / "sources.json"
 
     @property
     def codec(self) -> Path:
@@ -62,51 +55,46 @@ class RunFolder:
         """Events."""
         return self.path / "tensorboard"
 
-    @property
-    def checkpoints(self) -> Path:
-        """All checkpoints."""
-        return self.path / "checkpoints"
-
     def corpus(self, name: str) -> Path:
         """An encoded corpus: train or validation."""
         return self.path / "data" / name
-
-    def checkpoint(self, name: str) -> Path:
-        """The checkpoint of a name such as ``best``."""
-        return self.checkpoints / f"{name}.ckpt"
 
 
 def begin(folder: RunFolder, config: Config, resume: bool) -> list[Change]:
     """Take the folder for a run, new or resumed; the changes of options that a resumed run takes.
 
-    A folder in which nothing was trained yet is nobody's: a run that stopped before its first
-    checkpoint, say on a row it could not read, begins again.
+    A new run takes a folder that is not there or empty, or one that a run took before it and
+    trained nothing in, say because of a row that it could not read. In any other folder are
+    somebody's files, and they stay.
     """
     last = folder.checkpoint(checkpoint.LAST)
     if resume:
         return _resume(folder, config, last)
-    if last.exists():
-        raise TrainingError(
-            f"{folder.path} holds a run already; go on with it by --resume, or give another "
-            "folder by --out"
-        )
-    present = {p.name for p in folder.path.iterdir()} if folder.path.is_dir() else set()
-    foreign = sorted(present - _OURS)
-    if (foreign and "config.yaml" not in present) or folder.path.is_file():
-        what = ", ".join(foreign[:3]) or "a file"
-        raise TrainingError(
-            f"{folder.path} is not the folder of a run (it holds {what}); give another by --out"
-        )
-    folder.checkpoints.mkdir(parents=True, exist_ok=True)
+    check_free(folder, beside=(BY_DEMO,))
+    # The mark of a run comes first: whatever is left by a process that is killed is known as ours.
+    folder.path.mkdir(parents=True, exist_ok=True)
+    write_facts(folder, config.to_yaml())
     folder.metrics.unlink(missing_ok=True)
-    for old in (*folder.checkpoints.glob("*"), *folder.tensorboard.glob("events*")):
+    folder.checkpoints.mkdir(exist_ok=True)
+    checkpoint.remove_parts(folder.checkpoints)
+    for old in folder.tensorboard.glob("events.out.tfevents.*"):
         old.unlink()
-    _write_facts(folder, config)
     return []
+
+
+def only_a_run(folder: RunFolder) -> bool:
+    """Whether a folder is a run's and holds nothing beside it."""
+    present = {p.name for p in folder.path.iterdir()}
+    return mark_of(folder) is not None and present <= {*_NAMES, BY_DEMO}
 
 
 def _resume(folder: RunFolder, config: Config, last: Path) -> list[Change]:
     if not last.exists():
+        if any(folder.checkpoints.glob("*.ckpt")):
+            raise TrainingError(
+                f"{folder.path} has no checkpoint to resume from: {last} is missing; put it back, "
+                "or train anew with --out and another folder"
+            )
         if folder.path.exists():
             why = "nothing was trained there yet"
         else:
@@ -115,15 +103,20 @@ def _resume(folder: RunFolder, config: Config, last: Path) -> list[Change]:
             f"{folder.path} has no checkpoint to resume from: {why}; run the same command without "
             "--resume"
         )
-    checkpoint.remove_parts(folder.checkpoints)
+    if mark_of(folder) is None:
+        checkpoint.read(last)  # refuses what another program wrote
     changes = check(configs.load(folder.config), config, str(folder.path))
-    _write_facts(folder, config)
+    sources.check_unchanged(folder.sources, config.data, str(folder.path))
+    checkpoint.remove_parts(folder.checkpoints)
+    write_facts(folder, config.to_yaml())
+    (folder.path / BY_DEMO).unlink(missing_ok=True)  # from now on it is somebody's work
     return changes
 
 
 def prepare(folder: RunFolder, config: Config, display: Display) -> None:
     """Learn the codec and encode the corpora, unless that was done."""
     data = config.data
+    replace(folder.sources, json.dumps(sources.digests(data), indent=1) + "\n")
     train = readers.read(data.format, data.train, skip_bad=data.skip_bad)
     validation = readers.read(data.format, data.validation, skip_bad=data.skip_bad)
     with display.counting("reading examples") as count:
@@ -167,28 +160,3 @@ def _describe(facts: corpus.CorpusFacts) -> str:
         f"{facts.examples:,} examples, {facts.source_symbols:,} source and "
         f"{facts.target_symbols:,} target symbols" + (f" ({', '.join(remarks)})" if remarks else "")
     )
-
-
-def _write_facts(folder: RunFolder, config: Config) -> None:
-    _replace(folder.config, config.to_yaml())
-    _replace(folder.path / "versions.json", json.dumps(versions(), indent=1) + "\n")
-
-
-def versions() -> dict[str, str]:
-    """Of Python and of the packages that matter."""
-    found = {"python": sys.version.split()[0], "platform": platform.platform()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

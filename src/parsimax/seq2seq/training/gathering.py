@@ -83,10 +83,16 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> State
 
 
 def set_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
-    """Give an optimiser its moments, or each process its part of them."""
+    """Give an optimiser its moments, or each process its part of them.
+
+    Options of groups are taken if the groups are the same ones; those that a config has are set
+    anew in any case.
+    """
     names = _names(model)
-    for group, options in zip(optimizer.param_groups, state["groups"], strict=True):
-        group.update(options)
+    if len(state["groups"]) == len(optimizer.param_groups):
+        for group, options in zip(optimizer.param_groups, state["groups"], strict=True):
+            group.update(options)
+    for group in optimizer.param_groups:
         for parameter in group["params"]:
             moments = state["state"].get(names[parameter])
             if moments is not None:

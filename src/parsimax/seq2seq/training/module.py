@@ -8,6 +8,7 @@ counters run ahead of the data that was used.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Iterable
@@ -19,6 +20,9 @@ import pytorch_lightning as lightning
 import torch
 from torch import Tensor
 
+from parsimax._runs import checkpoint
+from parsimax._runs.display import Display
+from parsimax._runs.errors import TrainingError
 from parsimax.seq2seq.config import Config
 from parsimax.seq2seq.data.batch import Batch
 from parsimax.seq2seq.data.batching import BatchSampler, make_loader
@@ -26,9 +30,7 @@ from parsimax.seq2seq.data.corpus import Corpus
 from parsimax.seq2seq.data.textcodec import TextCodec
 from parsimax.seq2seq.models import Seq2Seq, build
 
-from . import checkpoint, gathering, memory
-from .display import Display
-from .errors import TrainingError
+from . import gathering, memory
 from .folder import RunFolder, begin, prepare
 from .graphs import GraphedLoss
 from .keeping import Keeper
@@ -146,7 +148,7 @@ class TrainingModule(lightning.LightningModule):
             )
         if not self.resume:
             self._save(validated=False)
-        self.stopped = self._why_stop(timed=self.resume)
+        self.stopped = self._agree(self._why_stop(timed=self.resume))
         self.trainer.should_stop = bool(self.stopped)
 
     def train_dataloader(self) -> Iterable[Work]:
@@ -301,7 +303,7 @@ class TrainingModule(lightning.LightningModule):
             self._log()
         if validate:
             self._validate()
-            stop = stop or self._why_stop()
+            stop = stop or self._why_stop(timed=alone)  # what was validated is the same in all
         if save:
             self._save(validated=validate)
         self._logs.began = time.perf_counter() if save else self._logs.began
@@ -331,11 +333,21 @@ class TrainingModule(lightning.LightningModule):
         return ""
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """End the run after this step, saved; at once if asked a second time."""
+        """End the run, saved, where all processes can; at once if asked a second time.
+
+        One process ends after this step. Several agree where they exchange numbers for the log,
+        because asking each other at every step would make all of them wait for the slowest.
+        """
         if self.interrupted:
             raise KeyboardInterrupt
         self.interrupted = True
-        self.display.line("stopping after this step; once more to stop at once")
+        every = self.config.training.log_every
+        if self._trainer is None or self._trainer.world_size == 1 or every == 1:
+            when = "after this step"
+        else:
+            step = (self.progress.step // every + 1) * every
+            when = f"after step {step:,}, where the processes agree on it (training.log_every)"
+        self.display.line(f"stopping {when}; once more to stop at once")
 
     def _interruption(self) -> str:
         return _INTERRUPTED if self.interrupted else ""
@@ -393,10 +405,16 @@ class TrainingModule(lightning.LightningModule):
             shown = ", ".join(map(str, indices[:20])) + (", ..." if len(indices) > 20 else "")
             raise TrainingError(
                 f"{what} at step {step}, for the training examples {shown} (counted from 0). "
-                f"Nothing of it was saved: the last checkpoint is older. Lower optimizer.lr (now "
-                f"{self.config.optimizer.lr:g}), lengthen optimizer.schedule.warmup or lower "
-                "optimizer.clip, and resume"
+                + self._advice()
             )
+
+    def _advice(self) -> str:
+        """What to do about a model that diverged."""
+        return (
+            "Nothing of it was saved: the last checkpoint is older. Lower optimizer.lr (now "
+            f"{self.config.optimizer.lr:g}), lengthen optimizer.schedule.warmup or lower "
+            "optimizer.clip, and resume"
+        )
 
     # --- validation and checkpoints --------------------------------------------------------------
 
@@ -411,9 +429,14 @@ class TrainingModule(lightning.LightningModule):
             if not memory.is_exhausted(error):
                 raise
             raise TrainingError(memory.explain_validation(self.config)) from None
+        if not math.isfinite(float(total.loss)):
+            raise TrainingError(
+                f"the validation loss is {float(total.loss)} after step {self.progress.step}. "
+                + self._advice()
+            )
         means = summarise(total)
         self.schedule.validated(means["loss"])
-        best = self.keeper.add(self.progress.step, means[training.validation.metric])
+        best = self.keeper.add(self.progress.step, means[training.validation.metric], means["loss"])
         self.validated = {"epoch": self.progress.epoch, **means, "best": best}
         alphas = {kind: gathering.whole(a).tolist() for kind, a in self.model.alphas().items()}
         if alphas:
@@ -436,6 +459,13 @@ class TrainingModule(lightning.LightningModule):
         """Write checkpoints so that at every moment the last one and all it names are there."""
         assert self.model is not None
         model = gathering.model_state(self.model)
+        # The step may have been too large although its loss and gradient were numbers.
+        for name, weight in model.items():
+            if not bool(torch.isfinite(weight).all()):
+                raise TrainingError(
+                    f"the weights {name} have values that are no numbers after step "
+                    f"{self.progress.step}. " + self._advice()
+                )
         optimizer = gathering.optimizer_state(self.model, self._optimizer)
         random = self._random or checkpoint.random_state(self.device)
         randoms = gathering.gather(random)
@@ -478,6 +508,23 @@ class TrainingModule(lightning.LightningModule):
             if path.stem not in names:
                 path.unlink()
 
+    def _lost(self) -> set[str]:
+        """Kept checkpoints whose files are gone, say because a run was copied without them.
+
+        The best one is in ``best.ckpt``, too, and comes back from there. Only the first process
+        looks, because it also writes.
+        """
+        if not self.trainer.is_global_zero:
+            return set()
+        gone = {n for n in self.keeper.names() if not self.folder.checkpoint(n).exists()}
+        best = self.folder.checkpoint(checkpoint.BEST)
+        ranked = self.keeper.ranked
+        lost = bool(ranked) and ranked[0].name in gone and best.exists()
+        if lost and checkpoint.read(best)["progress"]["step"] == ranked[0].step:
+            checkpoint.point(self.folder.checkpoint(ranked[0].name), best)
+            gone.remove(ranked[0].name)
+        return gone
+
     def _restore(self, state: dict[str, Any]) -> None:
         assert self.model is not None
         if state["codec"] != self.codec.fingerprint:
@@ -497,6 +544,7 @@ class TrainingModule(lightning.LightningModule):
         apply_settings(self._optimizer, self.config.optimizer)
         self.schedule.restore(state["schedule"])
         self.keeper.restore(state["keeper"])
+        self.keeper.forget(gathering.gather(self._lost())[0])
         self.progress = Progress(**state["progress"])
         self.validated = state["validated"]
         if self.global_rank < len(state["random"]):

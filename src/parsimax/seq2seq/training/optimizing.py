@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,28 +12,41 @@ from torch.distributed.tensor import DTensor
 
 from parsimax.seq2seq.config import OptimizerSettings
 
+_DECAYS = "decays"  # of a group of parameters: whether weight decay is for it
+
 
 def make_optimizer(
     parameters: Iterable[nn.Parameter], settings: OptimizerSettings
 ) -> torch.optim.Optimizer:
-    """The optimiser of the settings, fused into one kernel where there is one."""
+    """The optimiser of the settings, fused into one kernel where there is one.
+
+    Weights decay in matrices alone. Biases, the factors of norms and what learned alphas are made
+    of are vectors, and there is no reason to draw them to zero.
+    """
     trained = [p for p in parameters if p.requires_grad]
-    how: dict[str, object] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
+    how: dict[str, object] = {"lr": settings.lr}
     if _can_fuse(trained):
         how["fused"] = True
+    groups: list[dict[str, Any]] = []
+    for decays in (True, False):
+        members = [p for p in trained if (p.ndim >= 2) == decays]
+        if members:
+            weight_decay = settings.weight_decay if decays else 0.0
+            groups.append({"params": members, _DECAYS: decays, "weight_decay": weight_decay})
     if settings.kind == "sgd":
-        return torch.optim.SGD(trained, momentum=settings.momentum, **how)  # type: ignore[arg-type]
+        return torch.optim.SGD(groups, momentum=settings.momentum, **how)  # type: ignore[arg-type]
     how |= {"betas": settings.betas, "eps": settings.eps}
     if settings.kind == "adam":
-        return torch.optim.Adam(trained, **how)  # type: ignore[arg-type]
-    return torch.optim.AdamW(trained, **how)  # type: ignore[arg-type]
+        return torch.optim.Adam(groups, **how)  # type: ignore[arg-type]
+    return torch.optim.AdamW(groups, **how)  # type: ignore[arg-type]
 
 
 def apply_settings(optimizer: torch.optim.Optimizer, settings: OptimizerSettings) -> None:
     """Put the settings in place of those that came with an older state."""
-    values: dict[str, object] = {"weight_decay": settings.weight_decay}
-    values |= {"momentum": settings.momentum, "betas": settings.betas, "eps": settings.eps}
+    values: dict[str, object] = {"momentum": settings.momentum, "betas": settings.betas}
+    values["eps"] = settings.eps
     for group in optimizer.param_groups:
+        group["weight_decay"] = settings.weight_decay if group[_DECAYS] else 0.0
         group.update({name: value for name, value in values.items() if name in group})
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parsimax._runs.errors import TrainingError
 from parsimax.seq2seq.config import Config
-
-from .errors import TrainingError
 
 # These options, and all under a name that ends with a dot.
 CHANGEABLE = (

@@ -46,7 +46,8 @@ class Schedule:
         schedule = self.settings.schedule
         worse = self.previous is not None and loss > self.previous
         if schedule.kind == "halve_on_worse" and worse:
-            self.scale = max(self.scale * schedule.factor, schedule.floor / self.settings.lr)
+            lower = max(self.scale * schedule.factor, schedule.floor / self.settings.lr)
+            self.scale = min(self.scale, lower)  # a floor that was raised since lifts nothing
         self.previous = loss
 
     def state(self) -> dict[str, float | None]:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from parsimax._runs.errors import TrainingError
 from parsimax.seq2seq.data.batch import Batch
 from parsimax.seq2seq.data.symbols import PAD
-
-from .errors import TrainingError
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def _first_line(error: Exception) -> str:
 
 def remove_parts(folder: Path) -> None:
     """Remove what a killed writer left behind."""
-    for part in folder.glob(f"*{_PART}"):
+    for part in folder.glob(f"*.ckpt{_PART}"):
         part.unlink(missing_ok=True)
 
 
@@ -87,12 +87,25 @@ def point(path: Path, target: Path) -> None:
     """Make ``path`` the same file as ``target``, at once; a copy where links do not exist."""
     part = path.with_name(path.name + _PART)
     part.unlink(missing_ok=True)
+    if path.exists() and path.samefile(target):  # renaming one of two links would do nothing
+        return
     try:
         os.link(target, part)
     except OSError:
         part.write_bytes(target.read_bytes())
     part.replace(path)
     sync_folder(path.parent)
+
+
+def load_weights(model: torch.nn.Module, weights: State, path: Path, config: Path) -> None:
+    """Put the weights of a checkpoint into the model that a config describes."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise TrainingError(
+            f"{path} does not fit the model in {config}: {' '.join(str(error).split())[:300]}; "
+            "take a checkpoint of this run, or the parsimax that wrote it (see versions.json)"
+        ) from error
 
 
 # --- random states -------------------------------------------------------------------------------

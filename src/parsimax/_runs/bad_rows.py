@@ -62,7 +62,8 @@ class BadRows:
         rows = "1 bad row" if self.count == 1 else f"{self.count:,} bad rows"
         return DataError(
             f"{rows}:\n{listed}{more}\n"
-            "Correct them, or set skip_bad to leave such rows out and count them.",
+            "Correct them, or leave such rows out and have them counted (data.skip_bad: true in a "
+            "config, --skip-bad of the commands that use runs).",
             self.first,
             self.count,
         )

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from parsimax._core.validation import nearest
 
-from .errors import BadRow, DataError
+from .bad_rows import BadRow, DataError
 
 _BOM = b"\xef\xbb\xbf"
 _COMPRESSED: dict[bytes, Callable[[Path], Any]] = {

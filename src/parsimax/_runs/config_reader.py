@@ -105,7 +105,8 @@ def read_overrides(arguments: Sequence[str]) -> Tree:
     tree: Tree = {}
     for key, texts in grouped:
         try:
-            values = [yaml.safe_load(text) for text in texts]
+            # a star begins a glob here, and an alias in YAML, of which there are none to name
+            values = [text if text.startswith("*") else yaml.safe_load(text) for text in texts]
         except yaml.YAMLError as error:
             raise ConfigError(f"--{key}: {' '.join(texts)!r} is not a YAML value") from error
         read = True if not values else values[0] if len(values) == 1 else values
@@ -132,6 +133,31 @@ def merge(into: Tree, other: Tree) -> None:
             merge(mine, value)
         else:
             into[name] = value
+
+
+def given(values: dict[str, Any], where: str) -> Tree:
+    """Options from nested dictionaries."""
+    return {
+        name: given(v, where) if isinstance(v, dict) else Given(v, where)
+        for name, v in values.items()
+    }
+
+
+def to_yaml(made: Any) -> str:
+    """A whole config as text that :func:`read_yaml` reads."""
+    import yaml
+
+    text: str = yaml.safe_dump(_plain(dataclasses.asdict(made)), sort_keys=False, width=100)
+    return text
+
+
+def _plain(value: object) -> object:
+    """Tuples as lists, which is what YAML has."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value
 
 
 def build(
@@ -335,7 +361,10 @@ def _unknown(
         if close:
             return f"{place}: unknown option {key}.{inner}; did you mean {close[0]}?"
     if key in keys:
-        return f"{place}: {key} is an option of another {prefix}kind than the one that is set"
+        return (
+            f"{place}: {key} is an option of another {prefix}kind than the one that is set; take "
+            f"it out, or set {prefix}kind"
+        )
     # A sibling whose name is close, then what others call it, then the same name in another
     # section, then whatever is close.
     close = difflib.get_close_matches(name, list(siblings), n=1, cutoff=0.6)

@@ -1,0 +1,1 @@
+"""What every kind of training shares: options, text files, checkpoints, what a run writes."""

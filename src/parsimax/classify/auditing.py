@@ -1,0 +1,71 @@
+"""A run as an audit wants it: four functions, and texts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from parsimax._core.auditable import Auditable, Text
+
+from .examples import Example, check_some
+from .model import Classifier
+from .run import Run
+from .vocabulary import PAD, Vocabulary
+
+
+def auditable(run: Run | Classifier, *, dtype: torch.dtype | None = None) -> Auditable:
+    """The classifier of a run, taken apart where attention sits.
+
+    The functions belong to a copy of the model in evaluation mode whose parameters need no
+    gradient, so that gradients of inputs and hidden states cost nothing else. They work on the
+    device of the model, on a GPU too.
+
+    Args:
+        run: A run, or a classifier.
+        dtype: What the copy computes in; float64 for comparisons.
+    """
+    model = copy.deepcopy(run.model if isinstance(run, Run) else run).eval().requires_grad_(False)
+    if dtype is not None:
+        model = model.to(dtype)
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # cuDNN wants a copy's weights in one piece again
+    return Auditable(model.embed, model.encode, model.attend, model.decode, pad=PAD)
+
+
+def texts(
+    run: Run, path: str | Path | Sequence[str | Path], *, skip_bad: bool | None = None
+) -> list[Text]:
+    """The texts of files, read as the run's own data were; labels may be missing.
+
+    Args:
+        run: A run; its config says how texts become tokens and which are too short or too long.
+        path: A file, folder or glob, or several.
+        skip_bad: Leave rows out that cannot be read; as in the run by default.
+    """
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    found = run.read(paths, labelled=False, skip_bad=skip_bad)
+    check_some(found, ", ".join(map(str, paths)))
+    return [text_of(example, run.vocabulary) for example in found]
+
+
+def text_of(example: Example, vocabulary: Vocabulary) -> Text:
+    """One text as an audit reads it.
+
+    Raises:
+        ValueError: its label is none of the model's.
+    """
+    label = None if example.label is None else _label(example, vocabulary)
+    return Text(tuple(vocabulary.encode(example.words)), example.words, label)
+
+
+def _label(example: Example, vocabulary: Vocabulary) -> int:
+    assert example.label is not None
+    try:
+        return vocabulary.label(example.label)
+    except ValueError as error:
+        raise ValueError(f"{example.path}:{example.line}: {error}") from None

@@ -1,0 +1,44 @@
+"""A folder with somebody's files is nobody's run: it is refused, and nothing in it is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parsimax._runs import folder as runs
+from parsimax._runs.errors import TrainingError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> runs.RunPaths:
+    return runs.RunPaths(tmp_path / "run")
+
+
+def test_an_absent_an_empty_and_an_untrained_folder_are_free(folder: runs.RunPaths) -> None:
+    runs.check_free(folder)
+    folder.path.mkdir()
+    runs.check_free(folder)
+    runs.write_facts(folder, "seed: 1\n")
+    runs.check_free(folder)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "checkpoints/model.pt", "data/train.tsv"])
+def test_somebodys_files_are_refused(folder: runs.RunPaths, name: str) -> None:
+    file = folder.path / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine", "utf-8")
+    with pytest.raises(TrainingError, match="nothing in it is touched; give another by --out"):
+        runs.check_free(folder)
+
+
+def test_an_edited_config_and_a_trained_run_are_refused(folder: runs.RunPaths) -> None:
+    folder.path.mkdir()
+    runs.write_facts(folder, "seed: 1\n")
+    folder.config.write_text("seed: 2\n", "utf-8")
+    with pytest.raises(TrainingError, match="not as the run wrote it"):
+        runs.check_free(folder)
+    folder.checkpoints.mkdir()
+    folder.checkpoint("last").write_bytes(b"x")
+    with pytest.raises(TrainingError, match="--resume"):
+        runs.check_free(folder)
