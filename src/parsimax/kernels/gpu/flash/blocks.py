@@ -81,15 +81,16 @@ def hide(
     s, rows, columns, offset, queries, keys, left, right, seen_ptr, seen_row, seen_column,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
-    """Scores with -inf where a key may not be seen; MASK is 0 for none, 1 for bool, 2 for added."""
-    visible = (columns < keys)[None, :] & (rows < queries)[:, None]
+    """Scores with -inf where a key may not be seen; MASK is 0 for none, 1 for bool, 2 for added.
+
+    Of rows and columns one stands and one lies, as the tile of scores has them.
+    """
+    visible = (columns < keys) & (rows < queries)
     if CAUSAL:
-        ahead = columns[None, :] - (rows + offset)[:, None]
+        ahead = columns - (rows + offset)
         visible = visible & (ahead <= right) & (ahead >= -left)
     if MASK > 0:
-        offsets = (
-            rows.to(tl.int64)[:, None] * seen_row + columns.to(tl.int64)[None, :] * seen_column
-        )
+        offsets = rows.to(tl.int64) * seen_row + columns.to(tl.int64) * seen_column
         mask = tl.load(seen_ptr + offsets, mask=visible, other=0)
         if MASK == 1:
             visible = visible & (mask != 0)
@@ -99,17 +100,34 @@ def hide(
 
 
 @triton.jit
-def hide_at_edges(
-    s, block, inner, outer, rows, columns, offset, queries, keys, left, right,
+def tile_scores(
+    products, scale, block, inner, outer, rows, columns, offset, queries, keys, left, right,
     seen_ptr, seen_row, seen_column, CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    EDGE: tl.constexpr = True,
 ):  # fmt: skip
-    """:func:`hide`, where the block is not one of those from ``inner`` to ``outer``."""
-    if MASK > 0 or (block < inner) | (block >= outer):
-        s = hide(
-            s, rows, columns, offset, queries, keys, left, right,
-            seen_ptr, seen_row, seen_column, CAUSAL, MASK,
-        )  # fmt: skip
-    return s
+    """Scores in units of :func:`unit`: products are multiplied only if a mask is added to them.
+
+    Nothing is hidden in a block from ``inner`` to ``outer`` if there is no mask; EDGE is False if
+    it is known to be one.
+    """
+    if MASK == 2:
+        products = products * scale
+    if MASK > 0 or EDGE:
+        if MASK > 0 or (block < inner) | (block >= outer):
+            products = hide(
+                products, rows, columns, offset, queries, keys, left, right,
+                seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+            )  # fmt: skip
+    return products
+
+
+@triton.jit
+def unit(scale, MASK: tl.constexpr):
+    """What one unit of :func:`tile_scores` is worth."""
+    if MASK == 2:
+        return scale * 0.0 + 1.0
+    else:
+        return scale
 
 
 @triton.jit

@@ -15,20 +15,22 @@ from .backward import key_kernel, query_kernel
 from .lists import compact
 from .output import output_kernel
 from .threshold import threshold_kernel
-from .weights import STEEP
+from .weights import ANY, STEEP
 
 UNLIMITED = 1 << 30
-_MANY = 32  # blocks whose largest scores are looked at together
+_MANY = 32  # parts of blocks whose largest scores are looked at together
 
 
 class Tiles(NamedTuple):
     """Queries and keys of a tile, and how many warps share one, for each kernel."""
 
-    rows: int = 128
+    rows: int = 64
     columns: int = 64
-    warps: int = 8
-    stages: int = 2
-    programs: int = 264  # of the first kernel, which go on from tile to tile
+    warps: int = 4
+    stages: int = 3
+    programs: int = 528  # of the first kernel, which go on from tile to tile
+    parts: int = 2  # of a block, of each of which the largest scores are kept
+    registers: int | None = None  # that a thread of the first kernel may have
 
 
 _TILES = Tiles()
@@ -84,7 +86,7 @@ def _mask_kind(seen: Tensor | None) -> int:
 
 def _kind(alpha: float | Tensor) -> tuple[int, int]:
     if isinstance(alpha, Tensor):
-        return POWER.value, NEVER.value
+        return ANY.value, NEVER.value
     kinds = {1.5: ENTMAX15.value, 2.0: SPARSEMAX.value}
     if alpha > 2.0:
         return STEEP.value, NEVER.value
@@ -139,22 +141,37 @@ def _all_sizes(p: Problem) -> tuple[int, ...]:
     return (heads, group, *lengths, p.row_blocks, p.key_blocks)
 
 
-def thresholds(p: Problem) -> tuple[Tensor, Tensor, Tensor]:
+def _rough(p: Problem) -> bool:
+    """Whether powers need no more digits than numbers of 16 bits have."""
+    return p.q.dtype != torch.float32
+
+
+def _enough(p: Problem, train: bool) -> float:
+    """Surplus of mass at which one more step is the last: it leaves about its square.
+
+    In training the output takes another, which for numbers of 16 bits saves a sweep.
+    """
+    if not _rough(p):
+        return 2e-3
+    return 0.1 if train else 3e-2
+
+
+def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
     """(largest score, unknown) of every query, and the map of live blocks."""
     items, heads, queries, size = p.q.shape
     top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
     live = p.q.new_empty(items, heads, p.row_blocks, p.key_blocks, dtype=torch.int8)
     tiles = items * heads * p.row_blocks
     programs = min(tiles, p.tiles.programs)
-    scratch = p.q.new_empty(programs, p.key_blocks, p.tiles.rows + 1, dtype=torch.float32)
+    scratch = p.q.new_empty(programs, p.key_blocks, p.tiles.rows * p.tiles.parts + 1, dtype=torch.float32)
     seen, alphas, lengths = _pointers(p)
     strides = _strides(p)
     options = _options(p)
     threshold_kernel[(programs,)](
         p.q, p.k, seen, alphas, lengths, top, x, live, scratch,
-        p.scale, _value(p), heads, heads // p.k.shape[1], queries, p.k.shape[2], size, tiles,
+        p.scale, _value(p), _enough(p, train), heads, heads // p.k.shape[1], queries, p.k.shape[2], size, tiles,
         p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
-        **options, WHOLE=options["SIZE"] == size, MANY=_MANY,
+        **options, WHOLE=options["SIZE"] == size, MANY=_MANY, PARTS=p.tiles.parts, maxnreg=p.tiles.registers,
     )  # fmt: skip
     return top, x, live
 
@@ -175,7 +192,7 @@ def lists(live: Tensor, of_keys: bool) -> tuple[Tensor, Tensor]:
 def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
     items, heads, queries, size = p.q.shape
-    top, x, live = thresholds(p)
+    top, x, live = thresholds(p, train)
     row_lists = lists(live, of_keys=False)
     value_size = p.v.shape[3]
     out = p.q.new_empty(items, heads, queries, value_size)
@@ -183,10 +200,10 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     seen, alphas, lengths = _pointers(p)
     options, values = _options(p), max(16, power_of_two(value_size))
     whole = options["SIZE"] == size and values == value_size
-    output_kernel[(items * heads, p.row_blocks)](
+    output_kernel[(p.row_blocks, items * heads)](
         p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
         p.scale, _value(p), *_all_sizes(p), *_band(p), *_strides(p),
-        **options, TRAIN=train, WHOLE=whole, VALUES=values,
+        **options, TRAIN=train, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
     )  # fmt: skip
     return out, Saved(top, x, live, row_lists, mean)
 
@@ -207,15 +224,15 @@ def backward(
     options, values = _options(p), max(16, power_of_two(value_size))
     whole = options["SIZE"] == size and values == value_size
     numbers = (p.scale, _value(p), *_all_sizes(p), *_band(p), *_strides(p))
-    query_kernel[(items * heads, p.row_blocks)](
+    query_kernel[(p.row_blocks, items * heads)](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
         g, saved.mean, gq, against, change, *numbers,
-        **options, WANT=want, WHOLE=whole, VALUES=values,
+        **options, WANT=want, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
     )  # fmt: skip
     key_lists = lists(saved.live, of_keys=True)
-    key_kernel[(items * p.k.shape[1], p.key_blocks)](
+    key_kernel[(p.key_blocks, items * p.k.shape[1])](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *key_lists,
         g, against, gk, gv, *numbers,
-        **options, WHOLE=whole, VALUES=values,
+        **options, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
     )  # fmt: skip
     return gq, gk, gv, change.sum(-1) if want else None

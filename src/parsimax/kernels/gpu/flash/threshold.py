@@ -1,9 +1,9 @@
 """The threshold of every query, and which blocks of keys lie above it.
 
-A program reads the keys once and keeps the largest score of every query in every block. On these
-few numbers it solves for a threshold, which lies below the true one, since less mass is there. Only
-the blocks that reach above it can hold support, and only those are read again, two or three times,
-until the threshold stands. The largest scores of the blocks tell then which of them are live.
+A program reads the keys once and keeps the largest score of every query in every part of a block.
+On these few numbers it solves for a threshold, which lies below the true one, since less mass is
+there. Only the blocks that reach above it can hold support, and only those are read again, once or
+twice, until the threshold stands. The largest scores of the blocks tell then which of them are live.
 """
 
 from __future__ import annotations
@@ -20,69 +20,61 @@ from parsimax.kernels.gpu.newton import (
     lowest,
     move,
     newton,
-    relative,
     start,
-    terms,
 )
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import maximum
 
-from .blocks import hide_at_edges, load_rows, product, visible_range, whole_blocks, wide
-from .weights import STEEP, steep
+from .blocks import load_rows, product, tile_scores, unit, visible_range, whole_blocks, wide
+from .weights import STEEP, line, shares
 
 _HALVINGS = tl.constexpr(26)
 _ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
-_ENOUGH = tl.constexpr(2e-3)  # surplus at which one more step is the last: it leaves its square
 
 
 @triton.jit
 def _block_scores(
     q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
     seen_ptr, seen_row, seen_column, inner, outer,
-    EDGE: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, EDGE: tl.constexpr,
     COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """(rows, COLUMNS) of one block of keys; hidden ones are -inf.
-
-    If not EDGE, the block is one of those from ``inner`` to ``outer``, of which all is seen.
-    """
+    """(rows, COLUMNS) of one block of keys; hidden ones are -inf."""
     columns = block * COLUMNS + tl.arange(0, COLUMNS)
     k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
-    s = product(q, tl.trans(k)) * scale
-    if EDGE or MASK > 0:
-        s = hide_at_edges(
-            s, block, inner, outer, rows, columns, offset, queries, keys, left, right,
-            seen_ptr, seen_row, seen_column, CAUSAL, MASK,
-        )  # fmt: skip
-    return s
+    return tile_scores(
+        product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
+        offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK, EDGE,
+    )  # fmt: skip
 
 
 @triton.jit
 def _keep_tops(
     top, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
     seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, begin, end,
-    EDGE: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, EDGE: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """The largest scores of blocks from ``begin`` to ``end`` into memory; the largest of all."""
-    here = tl.arange(0, ROWS)
+    places = tl.arange(0, ROWS)[:, None] + tl.arange(0, PARTS)[None, :] * ROWS
     for block in range(begin, end):
         s = _block_scores(
             q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
-            seen_ptr, seen_row, seen_column, inner, outer, EDGE, CAUSAL, MASK, COLUMNS, WHOLE, SIZE,
+            seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, EDGE, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
-        largest = maximum(s, 1)
-        tl.store(tops_ptr + block * ROWS + here, largest)
-        top = tl.maximum(top, largest, propagate_nan=tl.PropagateNan.ALL)
+        s = tl.reshape(s, [ROWS, PARTS, COLUMNS // PARTS])
+        largest = maximum(s, 2) * unit(scale, MASK)
+        tl.store(tops_ptr + block * (PARTS * ROWS) + places, largest)
+        top = tl.maximum(top, maximum(largest, 1), propagate_nan=tl.PropagateNan.ALL)
     return top
 
 
 @triton.jit
 def _load_tops(tops_ptr, first, end, ROWS: tl.constexpr, MANY: tl.constexpr):
-    """(rows, MANY) largest scores of blocks from ``first`` on, -inf from ``end`` on."""
-    blocks = first + tl.arange(0, MANY)
-    offsets = blocks[None, :] * ROWS + tl.arange(0, ROWS)[:, None]
-    return tl.load(tops_ptr + offsets, mask=(blocks < end)[None, :], other=-float("inf"))
+    """(rows, MANY) largest scores of parts from ``first`` on, -inf from ``end`` on."""
+    parts = first + tl.arange(0, MANY)
+    offsets = parts[None, :] * ROWS + tl.arange(0, ROWS)[:, None]
+    return tl.load(tops_ptr + offsets, mask=(parts < end)[None, :], other=-float("inf"))
 
 
 @triton.jit
@@ -97,11 +89,12 @@ def _solve_tops(
         tries += 1
         totals = tl.zeros([ROWS], tl.float32)
         slopes = tl.zeros([ROWS], tl.float32)
+        a, b = line(top, x, 1.0, beta, KIND, NEAR)
         for first in range(begin, end, MANY):
-            y = relative(_load_tops(tops_ptr, first, end, ROWS, MANY), top[:, None], KIND)
-            q, slope = terms(y, x[:, None], beta, gamma, NEAR == ALWAYS, KIND, NEAR)
-            totals += tl.sum(q, 1)
-            slopes += tl.sum(slope, 1)
+            v = tl.fma(_load_tops(tops_ptr, first, end, ROWS, MANY), a, b[:, None])
+            p, u, _log = shares(v, beta, gamma, KIND, NEAR)
+            totals += tl.sum(p, 1)
+            slopes += tl.sum(u, 1)
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
         moved = move(x, step, one * beta, KIND, NEAR)
         # the last step is not taken: it might go above the true threshold by a rounding
@@ -112,19 +105,29 @@ def _solve_tops(
 
 
 @triton.jit
+def _reaching(
+    tops_ptr, first, end, low, good, ROWS: tl.constexpr, MANY: tl.constexpr, PARTS: tl.constexpr
+):  # fmt: skip
+    """1 for each of MANY / PARTS blocks in which some row has a score above ``low``, else 0."""
+    tops = _load_tops(tops_ptr, first, end, ROWS, MANY)
+    above = (tops > low[:, None]) & good[:, None]
+    found = tl.max(tl.where(above, 1, 0), 0)
+    return tl.max(tl.reshape(found, [MANY // PARTS, PARTS]), 1)
+
+
+@triton.jit
 def _list_above(
     tops_ptr, begin, end, low, good, list_ptr,
-    ROWS: tl.constexpr, MANY: tl.constexpr,
+    ROWS: tl.constexpr, MANY: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Write the blocks with a score above ``low`` in any row, in order; how many there are."""
     count = 0
     for first in range(begin, end, MANY):
-        tops = _load_tops(tops_ptr, first, end, ROWS, MANY)
-        above = (tops > low[:, None]) & good[:, None]
-        any_row = tl.max(tl.where(above, 1, 0), 0)
-        place = count + tl.cumsum(any_row, 0) - any_row
-        tl.store(list_ptr + place, first + tl.arange(0, MANY), mask=any_row > 0)
-        count += tl.sum(any_row, 0)
+        found = _reaching(tops_ptr, first, end, low, good, ROWS, MANY, PARTS)
+        place = count + tl.cumsum(found, 0) - found
+        blocks = first // PARTS + tl.arange(0, MANY // PARTS)
+        tl.store(list_ptr + place, blocks, mask=found > 0)
+        count += tl.sum(found, 0)
     return count
 
 
@@ -138,26 +141,26 @@ def _sweep(
     """(mass up to a factor, minus its derivative) over the listed blocks."""
     totals = tl.zeros([ROWS], tl.float32)
     slopes = tl.zeros([ROWS], tl.float32)
+    a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
     for index in range(count):
         block = tl.load(list_ptr + index)
         s = _block_scores(
             q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
-            seen_ptr, seen_row, seen_column, inner, outer, True, CAUSAL, MASK, COLUMNS, WHOLE, SIZE,
+            seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, True, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
-        y = relative(s, top[:, None], KIND)
-        share, slope = terms(y, x[:, None], beta, gamma, NEAR == ALWAYS, KIND, NEAR)
-        totals += tl.sum(share, 1)
-        slopes += tl.sum(slope, 1)
+        p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR)
+        totals += tl.sum(p, 1)
+        slopes += tl.sum(u, 1)
     return totals, slopes
 
 
 @triton.jit
 def _solve(
-    top, good, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
+    top, good, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
     seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-    MANY: tl.constexpr,
+    MANY: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """(x, the score at and below which nothing has weight) of every row."""
     one = tl.zeros([ROWS], tl.float32) + 1.0
@@ -167,7 +170,7 @@ def _solve(
         tops_ptr, begin, end, x, top, good, beta, gamma, one, KIND, NEAR, ROWS, MANY
     )  # fmt: skip
     low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
-    count = _list_above(tops_ptr, begin, end, low, good, list_ptr, ROWS, MANY)
+    count = _list_above(tops_ptr, begin, end, low, good, list_ptr, ROWS, MANY, PARTS)
     tl.debug_barrier()
     done = ~good
     tries = 0
@@ -181,7 +184,7 @@ def _solve(
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
         moved = move(x, step, one * beta, KIND, NEAR)
-        arrived = ~(surplus > _ENOUGH) | (moved == x)
+        arrived = ~(surplus > enough) | (moved == x)
         x = tl.where(done, x, moved)
         done = done | arrived
         active = tl.max(tl.where(done, 0, 1), 0)
@@ -194,7 +197,7 @@ def _halve(
     seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-    MANY: tl.constexpr,
+    MANY: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """As :func:`_solve` above alpha = 2, where Newton has no slope to hold on to: by halving.
 
@@ -205,28 +208,27 @@ def _halve(
     high = low + 1.0
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
+        a, b = line(top, middle, 1.0, beta, STEEP, NEVER)
         totals = tl.zeros([ROWS], tl.float32)
         for first in range(begin, end, MANY):
-            y = _load_tops(tops_ptr, first, end, ROWS, MANY) - top[:, None]
-            share, _u = steep(y, middle[:, None], beta, gamma)
-            totals += tl.sum(share, 1)
+            v = tl.fma(_load_tops(tops_ptr, first, end, ROWS, MANY), a, b[:, None])
+            p, _u, _log = shares(v, beta, gamma, STEEP, NEVER)
+            totals += tl.sum(p, 1)
         enough = totals >= 1.0
         high = tl.where(enough, middle, high)
         low = tl.where(enough, low, middle)
-    count = _list_above(tops_ptr, begin, end, top - high * gamma, good, list_ptr, ROWS, MANY)
+    count = _list_above(
+        tops_ptr, begin, end, top - high * gamma, good, list_ptr, ROWS, MANY, PARTS
+    )
     tl.debug_barrier()
     low = tl.zeros([ROWS], tl.float32)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        totals = tl.zeros([ROWS], tl.float32)
-        for index in range(count):
-            s = _block_scores(
-                q, k_ptr, k_row, tl.load(list_ptr + index), rows, scale, keys, size, queries,
-                offset, left, right, seen_ptr, seen_row, seen_column, inner, outer,
-                True, CAUSAL, MASK, COLUMNS, WHOLE, SIZE,
-            )  # fmt: skip
-            share, _u = steep(s - top[:, None], middle[:, None], beta, gamma)
-            totals += tl.sum(share, 1)
+        totals, _slopes = _sweep(
+            middle, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
+            left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
+            CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, WHOLE, SIZE,
+        )  # fmt: skip
         enough = totals >= 1.0
         high = tl.where(enough, middle, high)
         low = tl.where(enough, low, middle)
@@ -246,22 +248,25 @@ def _unscaled(low, top, KIND: tl.constexpr):
 @triton.jit(do_not_specialize=["queries", "keys", "tiles"])
 def threshold_kernel(
     q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, scratch_ptr,
-    scale, value, heads, group, queries, keys, size, tiles, row_blocks, key_blocks,
+    scale, value, enough, heads, group, queries, keys, size, tiles, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-    MANY: tl.constexpr,
+    MANY: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Tiles one after the other, those with most keys first; each program has its own scratch."""
+    """Tiles one after the other, head by head; each program has its own scratch.
+
+    Programs that run at the same time read the same keys, which stay in the cache.
+    """
     slot = tl.program_id(0)
     programs = tl.num_programs(0)
-    tops_ptr = scratch_ptr + wide(slot) * key_blocks * (ROWS + 1)
-    list_ptr = (tops_ptr + wide(key_blocks) * ROWS).to(tl.pointer_type(tl.int32))
+    tops_ptr = scratch_ptr + wide(slot) * key_blocks * (ROWS * PARTS + 1)
+    list_ptr = (tops_ptr + wide(key_blocks) * (ROWS * PARTS)).to(tl.pointer_type(tl.int32))
     for tile in range(slot, tiles, programs):
-        item_head = tile % (tiles // row_blocks)
-        row_block = row_blocks - 1 - tile // (tiles // row_blocks)
+        item_head = tile // row_blocks
+        row_block = row_blocks - 1 - tile % row_blocks
         item, head = item_head // heads, item_head % heads
         rows = row_block * ROWS + tl.arange(0, ROWS)
         many = keys
@@ -286,17 +291,17 @@ def threshold_kernel(
         top = _keep_tops(
             top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
             seen_here, seen_row, seen_column, inner, outer, tops_ptr, begin, inner,
-            True, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE,
+            CAUSAL, MASK, True, PARTS, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         top = _keep_tops(
             top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
             seen_here, seen_row, seen_column, inner, outer, tops_ptr, inner, outer,
-            False, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE,
+            CAUSAL, MASK, False, PARTS, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         top = _keep_tops(
             top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
             seen_here, seen_row, seen_column, inner, outer, tops_ptr, outer, end,
-            True, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE,
+            CAUSAL, MASK, True, PARTS, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         tl.debug_barrier()
         good = (top > -float("inf")) & (top < float("inf"))
@@ -310,51 +315,51 @@ def threshold_kernel(
         if TENSOR:
             if beta < NEAR_ONE:
                 x, low = _solve(
-                    largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                    offset, left, right, seen_here, seen_row, seen_column, inner, outer, tops_ptr,
-                    list_ptr,
-                    begin, end, CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                    largest, good, beta, enough, q, k_here, k_row, rows, scale, many, size, queries,
+                    offset, left, right, seen_here, seen_row, seen_column, inner, outer,
+                    tops_ptr, list_ptr, begin * PARTS, end * PARTS,
+                    CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, WHOLE, SIZE, MANY, PARTS,
                 )  # fmt: skip
             elif beta > 1.0:
                 x, low = _halve(
                     largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                    offset, left, right, seen_here, seen_row, seen_column, inner, outer, tops_ptr,
-                    list_ptr,
-                    begin, end, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                    offset, left, right, seen_here, seen_row, seen_column, inner, outer,
+                    tops_ptr, list_ptr, begin * PARTS, end * PARTS,
+                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY, PARTS,
                 )  # fmt: skip
             else:
                 x, low = _solve(
-                    largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                    offset, left, right, seen_here, seen_row, seen_column, inner, outer, tops_ptr,
-                    list_ptr,
-                    begin, end, CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                    largest, good, beta, enough, q, k_here, k_row, rows, scale, many, size, queries,
+                    offset, left, right, seen_here, seen_row, seen_column, inner, outer,
+                    tops_ptr, list_ptr, begin * PARTS, end * PARTS,
+                    CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, WHOLE, SIZE, MANY, PARTS,
                 )  # fmt: skip
         elif KIND == STEEP:
             x, low = _halve(
                 largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                offset, left, right, seen_here, seen_row, seen_column, inner, outer, tops_ptr,
-                    list_ptr,
-                begin, end, CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                offset, left, right, seen_here, seen_row, seen_column, inner, outer,
+                tops_ptr, list_ptr, begin * PARTS, end * PARTS,
+                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY, PARTS,
             )  # fmt: skip
         else:
             x, low = _solve(
-                largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                offset, left, right, seen_here, seen_row, seen_column, inner, outer, tops_ptr,
-                    list_ptr,
-                begin, end, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                largest, good, beta, enough, q, k_here, k_row, rows, scale, many, size, queries,
+                offset, left, right, seen_here, seen_row, seen_column, inner, outer,
+                tops_ptr, list_ptr, begin * PARTS, end * PARTS,
+                    CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY, PARTS,
             )  # fmt: skip
         row = wide(item_head) * queries + rows
         tl.store(top_ptr + row, top, mask=rows < queries)
         tl.store(x_ptr + row, x, mask=rows < queries)
         # which blocks are live, for this tile
         live_here = live_ptr + (wide(item_head) * row_blocks + row_block) * key_blocks
-        for chunk in range(0, key_blocks, MANY):
-            blocks = chunk + tl.arange(0, MANY)
-            tops = _load_tops(tops_ptr, chunk, end, ROWS, MANY)
-            seen_blocks = (blocks >= begin) & (blocks < end)
-            above = (tops > low[:, None]) & good[:, None] & seen_blocks[None, :]
-            # a row that is no row of numbers must show it
-            broken = ~good & (top != -float("inf")) & (rows < queries)
-            alive = tl.max(tl.where(above | (broken[:, None] & seen_blocks[None, :]), 1, 0), 0)
+        # a row that is no row of numbers must show it
+        broken = ~good & (top != -float("inf")) & (rows < queries)
+        spoilt = tl.max(tl.where(broken, 1, 0), 0)
+        for chunk in range(0, key_blocks * PARTS, MANY):
+            blocks = chunk // PARTS + tl.arange(0, MANY // PARTS)
+            found = _reaching(tops_ptr, chunk, end * PARTS, low, good, ROWS, MANY, PARTS)
+            alive = tl.maximum(found, spoilt)
+            alive = tl.where((blocks >= begin) & (blocks < end), alive, 0)
             tl.store(live_here + blocks, alive.to(tl.int8), mask=blocks < key_blocks)
         tl.debug_barrier()
