@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.runs import make_run
 
 from parsimax._runs import folder as runs
 from parsimax._runs.errors import TrainingError
+from parsimax.seq2seq import run
+from parsimax.seq2seq.training import train
 
 
 @pytest.fixture
@@ -42,3 +47,25 @@ def test_an_edited_config_and_a_trained_run_are_refused(folder: runs.RunPaths) -
     folder.checkpoint("last").write_bytes(b"x")
     with pytest.raises(TrainingError, match="--resume"):
         runs.check_free(folder)
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    hold = runs.Hold(tmp_path)
+    elsewhere = (
+        "import sys; from pathlib import Path; from parsimax._runs.folder import Hold\n"
+        "Hold(Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", elsewhere, str(tmp_path)]
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert f"another process is training in {tmp_path}" in refused.stderr
+    hold.release()
+    subprocess.run(command, capture_output=True, check=True)
+
+
+def test_a_trainer_refuses_a_folder_that_is_held(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")  # which has let it go at its end
+    hold = runs.Hold(tmp_path / "run")
+    with pytest.raises(TrainingError, match="another process"):
+        train(run.load(tmp_path / "run").config, tmp_path / "run", resume=True, quiet=True)
+    hold.release()

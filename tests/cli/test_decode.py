@@ -374,3 +374,24 @@ def test_support_of_bad_lines(
     assert [("error" in line) for line in call_json(capsys, "support", run, path)] == [True, False]
     assert main(["support", str(run), str(path), "--limit", "0"]) == 1
     assert "limit: expected at least 1" in capsys.readouterr().err
+
+
+def test_symbols_that_the_model_never_saw_are_said(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "words.tsv"
+    path.write_text("draw\tV;PST\ngroß\tV;PST\n", "utf-8")
+    assert main(["decode", str(run), str(path)]) == 0
+    assert "line 2 has symbols that were not in the training data" in capsys.readouterr().err
+    assert main(["support", str(run), str(path), "--limit", "2"]) == 0
+    assert "line 2 has symbols" in capsys.readouterr().err
+    path.write_text("draw\tV;PST\n", "utf-8")
+    assert main(["decode", str(run), str(path)]) == 0
+    assert "symbols" not in capsys.readouterr().err
+
+
+def test_a_beam_has_no_more_hypotheses_than_its_size(
+    run: Path, words: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["decode", str(run), str(words), "--beam", "2", "--n-best", "3"]) == 1
+    assert "at most 2 hypotheses, got 3; give it more by --beam 3" in capsys.readouterr().err

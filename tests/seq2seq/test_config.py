@@ -183,6 +183,17 @@ def test_missing_file_suggests_one_beside(tmp_path: Path) -> None:
         configs.load(tmp_path)
 
 
+def test_an_option_without_a_value(tmp_path: Path) -> None:
+    wanted = r"--model\.hidden: expected a whole number after it, got nothing"
+    with pytest.raises(ConfigError, match=wanted):
+        load(tmp_path, DATA, "--model.hidden", "--seed", "1")
+
+
+def test_a_list_is_no_config(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"line 1: expected options .* got a list"):
+        load(tmp_path, "- a\n- b\n")
+
+
 def test_stray_value(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unexpected argument 'x'.*--section\.name VALUE"):
         load(tmp_path, DATA, "x", "--seed", "3")

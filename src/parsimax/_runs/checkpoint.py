@@ -59,8 +59,8 @@ def read(path: Path) -> State:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError) as error:
         raise TrainingError(
-            f"{path} cannot be read as a checkpoint ({_first_line(error)}); take another one of "
-            "its folder"
+            f"{path} is damaged, cut off or no checkpoint ({_first_line(error)}); take another "
+            "one of its folder"
         ) from error
     if not isinstance(state, dict) or "format" not in state or "model" not in state:
         raise TrainingError(f"{path} is no checkpoint of parsimax")

@@ -26,10 +26,11 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Given:
-    """A value as somebody wrote it, and where."""
+    """A value as somebody wrote it, and where; ``bare`` if nothing was written."""
 
     value: object
     where: str
+    bare: bool = False
 
 
 Tree = dict[str, "Given | Tree"]
@@ -60,9 +61,11 @@ def read_yaml(path: Path) -> Tree:
     def walk(node: yaml.Node, prefix: str) -> Tree:
         if not isinstance(node, yaml.MappingNode):
             line = node.start_mark.line + 1
+            listed = isinstance(node, yaml.SequenceNode)
+            got = "a list" if listed else repr(node.value)
             raise ConfigError(
                 f"{path} line {line}: expected options such as 'seed: 1' under "
-                f"{prefix.rstrip('.') or 'the top level'}, got {node.value!r}"
+                f"{prefix.rstrip('.') or 'the top level'}, got {got}"
             )
         found: Tree = {}
         for name_node, value_node in node.value:
@@ -112,7 +115,7 @@ def read_overrides(arguments: Sequence[str]) -> Tree:
         read = True if not values else values[0] if len(values) == 1 else values
         if isinstance(read, dict):
             raise ConfigError(f"--{key}: give each option by its dotted name, got {texts[0]!r}")
-        merge(tree, nest(key, Given(read, f"--{key}")))
+        merge(tree, nest(key, Given(read, f"--{key}", bare=not values)))
     return tree
 
 
@@ -247,7 +250,13 @@ def _build(
                 f"{_first_place(given) or where}: {key} takes one value and has no option "
                 f"{key}.{name}"
             )
-        value = convert(given.value, hints[field.name], f"{given.where}: {key}")
+        try:
+            value = convert(given.value, hints[field.name], f"{given.where}: {key}")
+        except ConfigError as error:
+            if not given.bare:
+                raise
+            expected = str(error).removeprefix(f"{given.where}: {key}: ").rpartition(", got ")[0]
+            raise ConfigError(f"{given.where}: {expected} after it, got nothing") from None
         wrong = rules[key](value) if key in rules and value is not None else None
         if wrong is not None:
             got = "" if "got " in wrong or repr(value) in wrong else f", got {given.value!r}"

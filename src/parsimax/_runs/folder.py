@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,41 @@ class RunPaths:
     def checkpoint(self, name: str) -> Path:
         """The checkpoint of a name such as ``best``."""
         return self.checkpoints / f"{name}.ckpt"
+
+
+class Hold:
+    """A folder that one process trains in, so that no other does: a lock of the operating system.
+
+    It ends with :meth:`release`, or with the process, however that ends. There is none where
+    folders cannot be locked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Take the folder.
+
+        Raises:
+            TrainingError: another process trains there.
+        """
+        self._handle: int | None = None
+        try:
+            import fcntl
+
+            self._handle = os.open(path, os.O_RDONLY)
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise TrainingError(
+                f"another process is training in {path}; wait for its end, or give another folder "
+                "by --out"
+            ) from None
+        except (ImportError, OSError):  # not on this system, or not on this file system
+            self.release()
+
+    def release(self) -> None:
+        """Let others train there."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
 
 def check_free(folder: RunPaths, beside: Collection[str] = ()) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from parsimax._runs import checkpoint, metrics_file
 from parsimax._runs.display import Display
 from parsimax._runs.errors import TrainingError
+from parsimax._runs.folder import Hold
 
 from . import vectors as word_vectors
 from .batches import Batch, shuffled
@@ -83,13 +84,19 @@ def train(
     """
     place = RunFolder(Path(folder))
     device = _device(config.training.device)
-    begin(place, config, resume)
-    display = Display(quiet)
-    data = Corpora.read(config, display)
-    data.vocabulary.save(place.vocabulary)
-    checkpoint.seed_everything(config.seed, 0)
-    model = _new_model(config, data.vocabulary, display).to(device)
-    return _Trainer(config, place, display, data, model, objective).run(resume)
+    hold = Hold(place.path) if place.path.is_dir() else None
+    try:
+        begin(place, config, resume)
+        hold = hold or Hold(place.path)
+        display = Display(quiet)
+        data = Corpora.read(config, display)
+        data.vocabulary.save(place.vocabulary)
+        checkpoint.seed_everything(config.seed, 0)
+        model = _new_model(config, data.vocabulary, display).to(device)
+        return _Trainer(config, place, display, data, model, objective).run(resume)
+    finally:
+        if hold is not None:
+            hold.release()
 
 
 def _new_model(config: Config, vocabulary: Vocabulary, display: Display) -> Classifier:

@@ -92,6 +92,11 @@ def decode(
     search = models.runs[0].config.search
     size = search.beam if beam is None else beam
     count = search.n_best if n_best is None else n_best
+    if sample is None and not exact and count > size:
+        raise ValueError(
+            f"n-best: a beam of {size} has at most {size} hypotheses, got {count}; give it more "
+            f"by --beam {count}"
+        )
     longest = search.max_length if max_length is None else max_length
     penalty = search.length_penalty if length_penalty is None else length_penalty
     if sample is not None:
@@ -111,12 +116,15 @@ def decode(
         runs.encode_lines(models.codec, source), source, skip_bad=skip_bad or format == "jsonl"
     )
     done = bad = cut = 0
+    strange: list[int] = []
     piped = source == runs.STDIN or not Path(source).is_file()
     with _progress(shown=not piped and not sys.stdout.isatty()) as advance:
         for pool in runs.in_batches(lines, at_once if piped else at_once * _POOL):
             found = _search(find, pool, at_once)
             for line in pool:
                 done, bad = done + 1, bad + bool(line.error)
+                if line.strange:
+                    strange.append(line.number)
                 if line.number in found:
                     cut += any(not h.finished for h in found[line.number][0])
                 if format == "jsonl":
@@ -127,6 +135,7 @@ def decode(
             advance(done)
     if bad:
         print(f"parsimax: {bad} of {done} lines could not be read", file=sys.stderr)
+    runs.say_strange(strange)
     if cut:
         print(f"parsimax: {cut} of {done} sources have {_CUT}", file=sys.stderr)
     if not done:

@@ -27,7 +27,8 @@ def evaluate(
         ),
     ] = (),
     format: Annotated[
-        Literal["inflection", "parallel", "tsv"] | None, Parameter(help="As in the run by default.")
+        Literal["inflection", "parallel", "tsv"] | None,
+        Parameter(name=("--data-format", "--format"), help="As in the run by default."),
     ] = None,
     beam: Annotated[int | None, Parameter(help="Prefixes a source may have at a time.")] = None,
     length_penalty: Annotated[

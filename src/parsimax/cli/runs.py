@@ -54,6 +54,13 @@ class Line:
     symbols: tuple[int, ...] = ()
     error: str = ""
 
+    @property
+    def strange(self) -> bool:
+        """Whether it has a symbol that was not in the training data."""
+        from parsimax.seq2seq.data.symbols import UNK
+
+        return UNK in self.symbols
+
 
 def split_paths(paths: Sequence[Path]) -> tuple[list[Path], str]:
     """Which paths are runs, and which the input: a last path that is a file or a pipe.
@@ -200,6 +207,20 @@ def say_skipped(count: int) -> None:
     if count:
         rows = "1 bad row was" if count == 1 else f"{count:,} bad rows were"
         print(f"parsimax: {rows} left out", file=sys.stderr)
+
+
+def say_strange(numbers: Sequence[int]) -> None:
+    """Tell of lines with symbols that the model cannot tell apart, if any."""
+    if numbers:
+        where = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+        have = (
+            f"line {where} has" if len(numbers) == 1 else f"{len(numbers):,} lines ({where}) have"
+        )
+        print(
+            f"parsimax: {have} symbols that were not in the training data; to the model they are "
+            "all the same, <unk>",
+            file=sys.stderr,
+        )
 
 
 def encode_lines(codec: TextCodec, source: str) -> Iterator[Line]:

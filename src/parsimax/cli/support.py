@@ -30,7 +30,9 @@ def support(
             "a file is the input, one source a line; standard input without one.",
         ),
     ],
-    limit: Annotated[int, Parameter(help="Sequences a source may have.")] = 100,
+    limit: Annotated[
+        int, Parameter(help="Stop at this many of a source; not always the likeliest.")
+    ] = 100,
     mass: Annotated[
         float, Parameter(help="Be content with sequences that have this probability together.")
     ] = 1.0,
@@ -61,8 +63,11 @@ def support(
     )
     pictures: list[tuple[str, str]] = []
     count = 0
+    strange: list[int] = []
     for line in lines:
         count += 1
+        if line.strange:
+            strange.append(line.number)
         if line.error:
             _print_error(line, format)
             continue
@@ -78,6 +83,7 @@ def support(
         if html is not None and found.sequences:
             pictures.append((line.text, _picture(models, found, len(pictures))))
         sys.stdout.flush()
+    runs.say_strange(strange)
     if not count:
         name = "standard input" if source == runs.STDIN else source
         raise ValueError(f"{name} is empty: give one source a line")

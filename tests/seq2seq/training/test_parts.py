@@ -235,8 +235,8 @@ def test_a_failed_write_leaves_the_old_file(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot be read as a checkpoint"),
-        (b"not a file of torch", "cannot be read as a checkpoint"),
+        (b"", "is damaged, cut off or no checkpoint"),
+        (b"not a file of torch", "is damaged, cut off or no checkpoint"),
         ({"weights": 1}, "is no checkpoint of parsimax"),
         ({"format": 99, "model": {}}, "has checkpoint format 99"),
     ],
@@ -255,7 +255,7 @@ def test_a_cut_off_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.ckpt"
     checkpoint.write(path, {"model": {"w": torch.ones(2000)}})
     path.write_bytes(path.read_bytes()[:4000])
-    with pytest.raises(TrainingError, match=r"x\.ckpt cannot be read"):
+    with pytest.raises(TrainingError, match=r"x\.ckpt is damaged, cut off"):
         checkpoint.read(path)
 
 

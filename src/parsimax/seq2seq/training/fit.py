@@ -82,6 +82,9 @@ def train(
                     "another process of this run ended with an error, which it has said above"
                 ) from None
             raise
+        finally:
+            if made.hold is not None:
+                made.hold.release()
     ranked = made.keeper.ranked
     wanted = config.training.average > 1 and not made.interrupted
     if made.trainer.is_global_zero and wanted and ranked:

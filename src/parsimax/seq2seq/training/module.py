@@ -23,6 +23,7 @@ from torch import Tensor
 from parsimax._runs import checkpoint
 from parsimax._runs.display import Display
 from parsimax._runs.errors import TrainingError
+from parsimax._runs.folder import Hold
 from parsimax.seq2seq.config import Config
 from parsimax.seq2seq.data.batch import Batch
 from parsimax.seq2seq.data.batching import BatchSampler, make_loader
@@ -85,6 +86,7 @@ class TrainingModule(lightning.LightningModule):
         self.keeper = Keeper(validation.metric, config.training.keep, config.training.keep_last)
         self.validated: dict[str, Any] = {}  # the last one
         self.stopped = ""  # why
+        self.hold: Hold | None = None  # in the process that took the folder
         self.interrupted = False  # somebody wants the run to end after this step
         self.model: Seq2Seq[Any] | None = None
         self._logs = _Logs.empty()
@@ -97,7 +99,10 @@ class TrainingModule(lightning.LightningModule):
 
     def prepare_data(self) -> None:
         """In one process: take the folder, learn the codec, encode the corpora."""
+        if self.folder.path.is_dir():
+            self.hold = Hold(self.folder.path)
         changes = begin(self.folder, self.config, self.resume)
+        self.hold = self.hold or Hold(self.folder.path)
         for change in changes:
             self.display.line(f"resuming with a new value of {change}")
         if not self.resume:
