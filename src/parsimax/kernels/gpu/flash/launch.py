@@ -21,16 +21,25 @@ UNLIMITED = 1 << 30
 _MANY = 32  # parts of blocks whose largest scores are looked at together
 
 
+class First(NamedTuple):
+    """The same for the first kernel, which reads every key and so gains from tall tiles."""
+
+    rows: int = 64
+    warps: int = 4
+    stages: int = 3
+    programs: int = 528  # which go on from tile to tile
+    parts: int = 2  # of a block, of each of which the largest scores are kept
+    registers: int | None = 128  # that a thread may have
+
+
 class Tiles(NamedTuple):
-    """Queries and keys of a tile, and how many warps share one, for each kernel."""
+    """Queries and keys of a tile, and how many warps share one."""
 
     rows: int = 64
     columns: int = 64
     warps: int = 4
     stages: int = 3
-    programs: int = 528  # of the first kernel, which go on from tile to tile
-    parts: int = 2  # of a block, of each of which the largest scores are kept
-    registers: int | None = None  # that a thread of the first kernel may have
+    first: First = First()
 
 
 _TILES = Tiles()
@@ -159,19 +168,24 @@ def _enough(p: Problem, train: bool) -> float:
 def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
     """(largest score, unknown) of every query, and the map of live blocks."""
     items, heads, queries, size = p.q.shape
+    first = p.tiles.first
     top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
     live = p.q.new_empty(items, heads, p.row_blocks, p.key_blocks, dtype=torch.int8)
-    tiles = items * heads * p.row_blocks
-    programs = min(tiles, p.tiles.programs)
-    scratch = p.q.new_empty(programs, p.key_blocks, p.tiles.rows * p.tiles.parts + 1, dtype=torch.float32)
+    tall_blocks = pieces(queries, first.rows)
+    tiles = items * heads * tall_blocks
+    programs = min(tiles, first.programs)
+    kept = first.rows * first.parts + 1
+    scratch = p.q.new_empty(programs, p.key_blocks, kept, dtype=torch.float32)
     seen, alphas, lengths = _pointers(p)
     strides = _strides(p)
     options = _options(p)
+    options |= {"ROWS": first.rows, "num_warps": first.warps, "num_stages": first.stages}
     threshold_kernel[(programs,)](
         p.q, p.k, seen, alphas, lengths, top, x, live, scratch,
-        p.scale, _value(p), _enough(p, train), heads, heads // p.k.shape[1], queries, p.k.shape[2], size, tiles,
-        p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
-        **options, WHOLE=options["SIZE"] == size, MANY=_MANY, PARTS=p.tiles.parts, maxnreg=p.tiles.registers,
+        p.scale, _value(p), _enough(p, train), heads, heads // p.k.shape[1], queries, p.k.shape[2],
+        size, tiles, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
+        **options, GRAIN=p.tiles.rows, WHOLE=options["SIZE"] == size,
+        MANY=_MANY, PARTS=first.parts, maxnreg=first.registers,
     )  # fmt: skip
     return top, x, live
 

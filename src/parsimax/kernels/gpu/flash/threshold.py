@@ -106,13 +106,14 @@ def _solve_tops(
 
 @triton.jit
 def _reaching(
-    tops_ptr, first, end, low, good, ROWS: tl.constexpr, MANY: tl.constexpr, PARTS: tl.constexpr
+    tops_ptr, first, end, low, good,
+    ROWS: tl.constexpr, GRAIN: tl.constexpr, MANY: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """1 for each of MANY / PARTS blocks in which some row has a score above ``low``, else 0."""
+    """(ROWS / GRAIN, MANY / PARTS), 1 where some of GRAIN rows has a score above ``low``, or 0."""
     tops = _load_tops(tops_ptr, first, end, ROWS, MANY)
-    above = (tops > low[:, None]) & good[:, None]
-    found = tl.max(tl.where(above, 1, 0), 0)
-    return tl.max(tl.reshape(found, [MANY // PARTS, PARTS]), 1)
+    above = tl.where((tops > low[:, None]) & good[:, None], 1, 0)
+    found = tl.max(tl.reshape(above, [ROWS // GRAIN, GRAIN, MANY]), 1)
+    return tl.max(tl.reshape(found, [ROWS // GRAIN, MANY // PARTS, PARTS]), 2)
 
 
 @triton.jit
@@ -123,7 +124,7 @@ def _list_above(
     """Write the blocks with a score above ``low`` in any row, in order; how many there are."""
     count = 0
     for first in range(begin, end, MANY):
-        found = _reaching(tops_ptr, first, end, low, good, ROWS, MANY, PARTS)
+        found = tl.max(_reaching(tops_ptr, first, end, low, good, ROWS, ROWS, MANY, PARTS), 0)
         place = count + tl.cumsum(found, 0) - found
         blocks = first // PARTS + tl.arange(0, MANY // PARTS)
         tl.store(list_ptr + place, blocks, mask=found > 0)
@@ -248,13 +249,14 @@ def _unscaled(low, top, KIND: tl.constexpr):
 @triton.jit(do_not_specialize=["queries", "keys", "tiles"])
 def threshold_kernel(
     q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, scratch_ptr,
-    scale, value, enough, heads, group, queries, keys, size, tiles, row_blocks, key_blocks,
+    scale, value, enough, heads, group, queries, keys, size, tiles, tall_blocks, row_blocks,
+    key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-    MANY: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, GRAIN: tl.constexpr, COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Tiles one after the other, head by head; each program has its own scratch.
 
@@ -265,8 +267,8 @@ def threshold_kernel(
     tops_ptr = scratch_ptr + wide(slot) * key_blocks * (ROWS * PARTS + 1)
     list_ptr = (tops_ptr + wide(key_blocks) * (ROWS * PARTS)).to(tl.pointer_type(tl.int32))
     for tile in range(slot, tiles, programs):
-        item_head = tile // row_blocks
-        row_block = row_blocks - 1 - tile % row_blocks
+        item_head = tile // tall_blocks
+        row_block = tall_blocks - 1 - tile % tall_blocks
         item, head = item_head // heads, item_head % heads
         rows = row_block * ROWS + tl.arange(0, ROWS)
         many = keys
@@ -351,15 +353,19 @@ def threshold_kernel(
         row = wide(item_head) * queries + rows
         tl.store(top_ptr + row, top, mask=rows < queries)
         tl.store(x_ptr + row, x, mask=rows < queries)
-        # which blocks are live, for this tile
-        live_here = live_ptr + (wide(item_head) * row_blocks + row_block) * key_blocks
+        # which blocks are live, for each of the smaller blocks of queries that others work on
+        grains = row_block * (ROWS // GRAIN) + tl.arange(0, ROWS // GRAIN)
+        lines = (wide(item_head) * row_blocks + grains) * key_blocks
         # a row that is no row of numbers must show it
         broken = ~good & (top != -float("inf")) & (rows < queries)
-        spoilt = tl.max(tl.where(broken, 1, 0), 0)
+        spoilt = tl.max(tl.reshape(tl.where(broken, 1, 0), [ROWS // GRAIN, GRAIN]), 1)
         for chunk in range(0, key_blocks * PARTS, MANY):
             blocks = chunk // PARTS + tl.arange(0, MANY // PARTS)
-            found = _reaching(tops_ptr, chunk, end * PARTS, low, good, ROWS, MANY, PARTS)
-            alive = tl.maximum(found, spoilt)
-            alive = tl.where((blocks >= begin) & (blocks < end), alive, 0)
-            tl.store(live_here + blocks, alive.to(tl.int8), mask=blocks < key_blocks)
+            found = _reaching(tops_ptr, chunk, end * PARTS, low, good, ROWS, GRAIN, MANY, PARTS)
+            seen_blocks = (blocks >= begin) & (blocks < end)
+            alive = tl.where(seen_blocks[None, :], tl.maximum(found, spoilt[:, None]), 0)
+            tl.store(
+                live_ptr + lines[:, None] + blocks[None, :], alive.to(tl.int8),
+                mask=(grains < row_blocks)[:, None] & (blocks < key_blocks)[None, :],
+            )  # fmt: skip
         tl.debug_barrier()
