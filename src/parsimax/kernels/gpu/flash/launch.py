@@ -14,11 +14,11 @@ from parsimax.kernels.gpu.sizes import pieces, power_of_two
 from .backward import key_kernel, query_kernel
 from .lists import compact
 from .output import output_kernel
-from .threshold import threshold_kernel
+from .threshold import AT_ONCE, threshold_kernel
 from .weights import ANY, STEEP
 
 UNLIMITED = 1 << 30
-_MANY = 32  # parts of blocks whose largest scores are looked at together
+_MANY = 32  # blocks whose largest scores are looked at together
 
 
 class First(NamedTuple):
@@ -28,7 +28,6 @@ class First(NamedTuple):
     warps: int = 4
     stages: int = 3
     programs: int = 528  # which go on from tile to tile
-    parts: int = 2  # of a block, of each of which the largest scores are kept
     registers: int | None = 128  # that a thread may have
 
 
@@ -174,8 +173,8 @@ def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
     tall_blocks = pieces(queries, first.rows)
     tiles = items * heads * tall_blocks
     programs = min(tiles, first.programs)
-    kept = first.rows * first.parts + 1
-    scratch = p.q.new_empty(programs, p.key_blocks, kept, dtype=torch.float32)
+    room = pieces(p.key_blocks, AT_ONCE.value) * AT_ONCE.value
+    scratch = p.q.new_empty(programs, room, first.rows + 1, dtype=torch.float32)
     seen, alphas, lengths = _pointers(p)
     strides = _strides(p)
     options = _options(p)
@@ -185,7 +184,7 @@ def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
         p.scale, _value(p), _enough(p, train), heads, heads // p.k.shape[1], queries, p.k.shape[2],
         size, tiles, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
         **options, GRAIN=p.tiles.rows, WHOLE=options["SIZE"] == size,
-        MANY=_MANY, PARTS=first.parts, maxnreg=first.registers,
+        MANY=_MANY, maxnreg=first.registers,
     )  # fmt: skip
     return top, x, live
 

@@ -1,6 +1,6 @@
 """The threshold of every query, and which blocks of keys lie above it.
 
-A program reads the keys once and keeps the largest score of every query in every part of a block.
+A program reads the keys once and keeps the largest score of every query in every block.
 On these few numbers it solves for a threshold, which lies below the true one, since less mass is
 there. Only the blocks that reach above it can hold support, and only those are read again, once or
 twice, until the threshold stands. The largest scores of the blocks tell then which of them are live.
@@ -28,6 +28,7 @@ from parsimax.kernels.gpu.reductions import maximum
 from .blocks import load_rows, product, tile_scores, unit, visible_range, whole_blocks, wide
 from .weights import STEEP, line, shares
 
+AT_ONCE = tl.constexpr(16)  # blocks whose largest scores are stored together
 _HALVINGS = tl.constexpr(26)
 _ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
 
@@ -49,32 +50,46 @@ def _block_scores(
 
 
 @triton.jit
+def _tops_at(blocks, rows, ROWS: tl.constexpr):
+    """Where the largest scores of blocks lie: AT_ONCE of them together, row by row."""
+    return (blocks // AT_ONCE) * (AT_ONCE * ROWS) + rows * AT_ONCE + blocks % AT_ONCE
+
+
+@triton.jit
 def _keep_tops(
-    top, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, begin, end,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, EDGE: tl.constexpr, PARTS: tl.constexpr,
+    top, kept, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
+    seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, begin, end, last,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, EDGE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """The largest scores of blocks from ``begin`` to ``end`` into memory; the largest of all."""
-    places = tl.arange(0, ROWS)[:, None] + tl.arange(0, PARTS)[None, :] * ROWS
+    """(the largest of all, those of the last blocks): others are in memory.
+
+    Storing those of each block by themselves would have the warps wait for each other every time.
+    """
+    slots = tl.arange(0, AT_ONCE)
     for block in range(begin, end):
         s = _block_scores(
             q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
             seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, EDGE, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
-        s = tl.reshape(s, [ROWS, PARTS, COLUMNS // PARTS])
-        largest = maximum(s, 2) * unit(scale, MASK)
-        tl.store(tops_ptr + block * (PARTS * ROWS) + places, largest)
-        top = tl.maximum(top, maximum(largest, 1), propagate_nan=tl.PropagateNan.ALL)
-    return top
+        largest = maximum(s, 1) * unit(scale, MASK)
+        slot = (tl.full([], 0, tl.int32) + block) % AT_ONCE
+        kept = tl.where((slots == slot)[None, :], largest[:, None], kept)
+        top = tl.maximum(top, largest, propagate_nan=tl.PropagateNan.ALL)
+        if (slot == AT_ONCE - 1) | (block == last):
+            blocks = block - slot + slots
+            places = _tops_at(blocks[None, :], tl.arange(0, ROWS)[:, None], ROWS)
+            tl.store(tops_ptr + places, kept)
+    return top, kept
 
 
 @triton.jit
-def _load_tops(tops_ptr, first, end, ROWS: tl.constexpr, MANY: tl.constexpr):
-    """(rows, MANY) largest scores of parts from ``first`` on, -inf from ``end`` on."""
-    parts = first + tl.arange(0, MANY)
-    offsets = parts[None, :] * ROWS + tl.arange(0, ROWS)[:, None]
-    return tl.load(tops_ptr + offsets, mask=(parts < end)[None, :], other=-float("inf"))
+def _load_tops(tops_ptr, first, begin, end, ROWS: tl.constexpr, MANY: tl.constexpr):
+    """(rows, MANY) largest scores of blocks from ``first``, -inf but from ``begin`` to ``end``."""
+    blocks = first + tl.arange(0, MANY)
+    places = _tops_at(blocks[None, :], tl.arange(0, ROWS)[:, None], ROWS)
+    inside = (blocks >= begin) & (blocks < end)
+    return tl.load(tops_ptr + places, mask=inside[None, :], other=-float("inf"))
 
 
 @triton.jit
@@ -91,7 +106,7 @@ def _solve_tops(
         slopes = tl.zeros([ROWS], tl.float32)
         a, b = line(top, x, 1.0, beta, KIND, NEAR)
         for first in range(begin, end, MANY):
-            v = tl.fma(_load_tops(tops_ptr, first, end, ROWS, MANY), a, b[:, None])
+            v = tl.fma(_load_tops(tops_ptr, first, begin, end, ROWS, MANY), a, b[:, None])
             p, u, _log = shares(v, beta, gamma, KIND, NEAR)
             totals += tl.sum(p, 1)
             slopes += tl.sum(u, 1)
@@ -106,28 +121,25 @@ def _solve_tops(
 
 @triton.jit
 def _reaching(
-    tops_ptr, first, end, low, good,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr, MANY: tl.constexpr, PARTS: tl.constexpr,
+    tops_ptr, first, begin, end, low, good,
+    ROWS: tl.constexpr, GRAIN: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """(ROWS / GRAIN, MANY / PARTS), 1 where some of GRAIN rows has a score above ``low``, or 0."""
-    tops = _load_tops(tops_ptr, first, end, ROWS, MANY)
+    """(ROWS / GRAIN, MANY), 1 where some of GRAIN rows has a score above ``low``, or 0."""
+    tops = _load_tops(tops_ptr, first, begin, end, ROWS, MANY)
     above = tl.where((tops > low[:, None]) & good[:, None], 1, 0)
-    found = tl.max(tl.reshape(above, [ROWS // GRAIN, GRAIN, MANY]), 1)
-    return tl.max(tl.reshape(found, [ROWS // GRAIN, MANY // PARTS, PARTS]), 2)
+    return tl.max(tl.reshape(above, [ROWS // GRAIN, GRAIN, MANY]), 1)
 
 
 @triton.jit
 def _list_above(
-    tops_ptr, begin, end, low, good, list_ptr,
-    ROWS: tl.constexpr, MANY: tl.constexpr, PARTS: tl.constexpr,
+    tops_ptr, begin, end, low, good, list_ptr, ROWS: tl.constexpr, MANY: tl.constexpr
 ):  # fmt: skip
     """Write the blocks with a score above ``low`` in any row, in order; how many there are."""
     count = 0
     for first in range(begin, end, MANY):
-        found = tl.max(_reaching(tops_ptr, first, end, low, good, ROWS, ROWS, MANY, PARTS), 0)
+        found = tl.max(_reaching(tops_ptr, first, begin, end, low, good, ROWS, ROWS, MANY), 0)
         place = count + tl.cumsum(found, 0) - found
-        blocks = first // PARTS + tl.arange(0, MANY // PARTS)
-        tl.store(list_ptr + place, blocks, mask=found > 0)
+        tl.store(list_ptr + place, first + tl.arange(0, MANY), mask=found > 0)
         count += tl.sum(found, 0)
     return count
 
@@ -161,7 +173,7 @@ def _solve(
     seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-    MANY: tl.constexpr, PARTS: tl.constexpr,
+    MANY: tl.constexpr,
 ):  # fmt: skip
     """(x, the score at and below which nothing has weight) of every row."""
     one = tl.zeros([ROWS], tl.float32) + 1.0
@@ -171,7 +183,7 @@ def _solve(
         tops_ptr, begin, end, x, top, good, beta, gamma, one, KIND, NEAR, ROWS, MANY
     )  # fmt: skip
     low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
-    count = _list_above(tops_ptr, begin, end, low, good, list_ptr, ROWS, MANY, PARTS)
+    count = _list_above(tops_ptr, begin, end, low, good, list_ptr, ROWS, MANY)
     tl.debug_barrier()
     done = ~good
     tries = 0
@@ -198,7 +210,7 @@ def _halve(
     seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-    MANY: tl.constexpr, PARTS: tl.constexpr,
+    MANY: tl.constexpr,
 ):  # fmt: skip
     """As :func:`_solve` above alpha = 2, where Newton has no slope to hold on to: by halving.
 
@@ -212,14 +224,14 @@ def _halve(
         a, b = line(top, middle, 1.0, beta, STEEP, NEVER)
         totals = tl.zeros([ROWS], tl.float32)
         for first in range(begin, end, MANY):
-            v = tl.fma(_load_tops(tops_ptr, first, end, ROWS, MANY), a, b[:, None])
+            v = tl.fma(_load_tops(tops_ptr, first, begin, end, ROWS, MANY), a, b[:, None])
             p, _u, _log = shares(v, beta, gamma, STEEP, NEVER)
             totals += tl.sum(p, 1)
         enough = totals >= 1.0
         high = tl.where(enough, middle, high)
         low = tl.where(enough, low, middle)
     count = _list_above(
-        tops_ptr, begin, end, top - high * gamma, good, list_ptr, ROWS, MANY, PARTS
+        tops_ptr, begin, end, top - high * gamma, good, list_ptr, ROWS, MANY
     )
     tl.debug_barrier()
     low = tl.zeros([ROWS], tl.float32)
@@ -256,7 +268,7 @@ def threshold_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
     ROWS: tl.constexpr, GRAIN: tl.constexpr, COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr, PARTS: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """Tiles one after the other, head by head; each program has its own scratch.
 
@@ -264,8 +276,9 @@ def threshold_kernel(
     """
     slot = tl.program_id(0)
     programs = tl.num_programs(0)
-    tops_ptr = scratch_ptr + wide(slot) * key_blocks * (ROWS * PARTS + 1)
-    list_ptr = (tops_ptr + wide(key_blocks) * (ROWS * PARTS)).to(tl.pointer_type(tl.int32))
+    room = (key_blocks + AT_ONCE - 1) // AT_ONCE * AT_ONCE
+    tops_ptr = scratch_ptr + wide(slot) * room * (ROWS + 1)
+    list_ptr = (tops_ptr + wide(room) * ROWS).to(tl.pointer_type(tl.int32))
     for tile in range(slot, tiles, programs):
         item_head = tile // tall_blocks
         row_block = tall_blocks - 1 - tile % tall_blocks
@@ -290,20 +303,21 @@ def threshold_kernel(
         inner = tl.minimum(tl.maximum(inner, begin), end)
         outer = tl.minimum(tl.maximum(outer, inner), end)
         top = tl.full([ROWS], -float("inf"), tl.float32)
-        top = _keep_tops(
-            top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, inner, outer, tops_ptr, begin, inner,
-            CAUSAL, MASK, True, PARTS, ROWS, COLUMNS, WHOLE, SIZE,
+        kept = tl.full([ROWS, AT_ONCE], -float("inf"), tl.float32)
+        top, kept = _keep_tops(
+            top, kept, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
+            seen_here, seen_row, seen_column, inner, outer, tops_ptr, begin, inner, end - 1,
+            CAUSAL, MASK, True, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
-        top = _keep_tops(
-            top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, inner, outer, tops_ptr, inner, outer,
-            CAUSAL, MASK, False, PARTS, ROWS, COLUMNS, WHOLE, SIZE,
+        top, kept = _keep_tops(
+            top, kept, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
+            seen_here, seen_row, seen_column, inner, outer, tops_ptr, inner, outer, end - 1,
+            CAUSAL, MASK, False, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
-        top = _keep_tops(
-            top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, inner, outer, tops_ptr, outer, end,
-            CAUSAL, MASK, True, PARTS, ROWS, COLUMNS, WHOLE, SIZE,
+        top, kept = _keep_tops(
+            top, kept, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
+            seen_here, seen_row, seen_column, inner, outer, tops_ptr, outer, end, end - 1,
+            CAUSAL, MASK, True, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         tl.debug_barrier()
         good = (top > -float("inf")) & (top < float("inf"))
@@ -319,36 +333,36 @@ def threshold_kernel(
                 x, low = _solve(
                     largest, good, beta, enough, q, k_here, k_row, rows, scale, many, size, queries,
                     offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                    tops_ptr, list_ptr, begin * PARTS, end * PARTS,
-                    CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, WHOLE, SIZE, MANY, PARTS,
+                    tops_ptr, list_ptr, begin, end,
+                    CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, WHOLE, SIZE, MANY,
                 )  # fmt: skip
             elif beta > 1.0:
                 x, low = _halve(
                     largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
                     offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                    tops_ptr, list_ptr, begin * PARTS, end * PARTS,
-                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY, PARTS,
+                    tops_ptr, list_ptr, begin, end,
+                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
                 )  # fmt: skip
             else:
                 x, low = _solve(
                     largest, good, beta, enough, q, k_here, k_row, rows, scale, many, size, queries,
                     offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                    tops_ptr, list_ptr, begin * PARTS, end * PARTS,
-                    CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, WHOLE, SIZE, MANY, PARTS,
+                    tops_ptr, list_ptr, begin, end,
+                    CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, WHOLE, SIZE, MANY,
                 )  # fmt: skip
         elif KIND == STEEP:
             x, low = _halve(
                 largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
                 offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                tops_ptr, list_ptr, begin * PARTS, end * PARTS,
-                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY, PARTS,
+                tops_ptr, list_ptr, begin, end,
+                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
         else:
             x, low = _solve(
                 largest, good, beta, enough, q, k_here, k_row, rows, scale, many, size, queries,
                 offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                tops_ptr, list_ptr, begin * PARTS, end * PARTS,
-                    CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY, PARTS,
+                tops_ptr, list_ptr, begin, end,
+                    CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
         row = wide(item_head) * queries + rows
         tl.store(top_ptr + row, top, mask=rows < queries)
@@ -359,9 +373,9 @@ def threshold_kernel(
         # a row that is no row of numbers must show it
         broken = ~good & (top != -float("inf")) & (rows < queries)
         spoilt = tl.max(tl.reshape(tl.where(broken, 1, 0), [ROWS // GRAIN, GRAIN]), 1)
-        for chunk in range(0, key_blocks * PARTS, MANY):
-            blocks = chunk // PARTS + tl.arange(0, MANY // PARTS)
-            found = _reaching(tops_ptr, chunk, end * PARTS, low, good, ROWS, GRAIN, MANY, PARTS)
+        for chunk in range(0, key_blocks, MANY):
+            blocks = chunk + tl.arange(0, MANY)
+            found = _reaching(tops_ptr, chunk, begin, end, low, good, ROWS, GRAIN, MANY)
             seen_blocks = (blocks >= begin) & (blocks < end)
             alive = tl.where(seen_blocks[None, :], tl.maximum(found, spoilt[:, None]), 0)
             tl.store(
