@@ -37,8 +37,9 @@ def _change(p, u, log, beta, inverse_square, ROUGH: tl.constexpr):
 def _query_sums(
     q, g, against, k_ptr, v_ptr, k_row, v_row, rows, top, x, beta, scale, list_ptr, count,
     inner, outer, offset, queries, keys, left, right, size, value_size,
-    seen_ptr, seen_row, seen_column,
-    KIND: tl.constexpr, NEAR: tl.constexpr, WANT: tl.constexpr, ROUGH: tl.constexpr,
+    seen_ptr, seen_row, seen_column, gs_ptr, all_keys,
+    KIND: tl.constexpr, NEAR: tl.constexpr, WANT: tl.constexpr, WANT_SCORES: tl.constexpr,
+    ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
@@ -60,7 +61,13 @@ def _query_sums(
         )  # fmt: skip
         p, u, log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
         centred = product(g, tl.trans(v)) - against[:, None]
-        gq += product((u * centred).to(k.dtype), k)
+        gs = u * centred
+        if WANT_SCORES:
+            tl.store(
+                gs_ptr + rows.to(tl.int64)[:, None] * all_keys + columns[None, :], gs,
+                mask=(rows < queries)[:, None] & (columns < keys)[None, :],
+            )  # fmt: skip
+        gq += product(gs.to(k.dtype), k)
         if WANT:
             change = _change(p, u, log, beta, inverse_square, ROUGH)
             changes += tl.sum(tl.where(p > 0.0, centred * change, 0.0), 1)
@@ -71,13 +78,13 @@ def _query_sums(
 @triton.jit(do_not_specialize=["queries", "keys"])
 def query_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    g_ptr, mean_ptr, gq_ptr, against_ptr, change_ptr,
+    g_ptr, mean_ptr, gq_ptr, against_ptr, change_ptr, gs_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
     seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
-    WANT: tl.constexpr, ROUGH: tl.constexpr,
+    WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
@@ -88,6 +95,7 @@ def query_kernel(
     item, head = item_head // heads, item_head % heads
     rows = row_block * ROWS + tl.arange(0, ROWS)
     row = wide(item_head) * queries + rows
+    all_keys = keys
     if LENGTHS:
         keys = tl.minimum(tl.load(lengths_ptr + item), keys)
     beta = value
@@ -120,7 +128,9 @@ def query_kernel(
     gq, changes = _query_sums(
         q, g, against, k_here, v_here, k_row, v_row, rows, largest, x, beta, scale,
         list_here, count, inner, outer, offset, queries, keys, left, right,
-        size, value_size, seen_here, seen_row, seen_column, KIND, NEAR, WANT, ROUGH,
+        size, value_size, seen_here, seen_row, seen_column,
+        gs_ptr + wide(item_head) * queries * all_keys, all_keys,
+        KIND, NEAR, WANT, WANT_SCORES, ROUGH,
         CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
     )  # fmt: skip
     parts = tl.arange(0, SIZE)
@@ -141,7 +151,8 @@ def _key_sums(
     list_ptr, count, offset, queries, keys, left, right, size, value_size,
     seen_ptr, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """gk (but for the scale) and gv, with what the listed blocks of queries add to them.

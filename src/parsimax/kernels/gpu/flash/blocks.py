@@ -112,7 +112,7 @@ def tile_scores(
     """
     if MASK == 2:
         products = products * scale
-    if MASK > 0 or EDGE:
+    if MASK > 0 or EDGE:  # noqa: SIM102 (the first is known when it is compiled)
         if MASK > 0 or (block < inner) | (block >= outer):
             products = hide(
                 products, rows, columns, offset, queries, keys, left, right,

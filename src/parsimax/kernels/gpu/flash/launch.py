@@ -221,31 +221,44 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     return out, Saved(top, x, live, row_lists, mean)
 
 
+class Gradients(NamedTuple):
+    """Of queries, keys, values; of alpha (B, H) and of what is added to the scores, if wanted."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    alpha: Tensor | None
+    scores: Tensor | None
+
+
 def backward(
-    p: Problem, saved: Saved, g: Tensor, want: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of q, k and v, and of alpha (B, H) if wanted."""
-    items, heads, _, size = p.q.shape
+    p: Problem, saved: Saved, g: Tensor, want_alpha: bool = False, want_scores: bool = False
+) -> Gradients:
+    """All gradients; that of the scores has a number for each query and key."""
+    items, heads, queries, size = p.q.shape
     g = g.contiguous()
     value_size = p.v.shape[3]
     gq = torch.empty(p.q.shape, dtype=p.q.dtype, device=p.q.device)
     gk = torch.empty(p.k.shape, dtype=p.k.dtype, device=p.k.device)
     gv = torch.empty(p.v.shape, dtype=p.v.dtype, device=p.v.device)
     against = torch.empty_like(saved.top)
-    change = saved.top.new_empty(items, heads, p.row_blocks) if want else saved.top
+    change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
+    gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
     seen, alphas, lengths = _pointers(p)
     options, values = _options(p), max(16, power_of_two(value_size))
-    whole = options["SIZE"] == size and values == value_size
+    options |= {"ROUGH": _rough(p), "VALUES": values}
+    options["WHOLE"] = options["SIZE"] == size and values == value_size
     numbers = (p.scale, _value(p), *_all_sizes(p), *_band(p), *_strides(p))
     query_kernel[(p.row_blocks, items * heads)](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
-        g, saved.mean, gq, against, change, *numbers,
-        **options, WANT=want, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
+        g, saved.mean, gq, against, change, gs, *numbers,
+        **options, WANT=want_alpha, WANT_SCORES=want_scores,
     )  # fmt: skip
     key_lists = lists(saved.live, of_keys=True)
     key_kernel[(p.key_blocks, items * p.k.shape[1])](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *key_lists,
-        g, against, gk, gv, *numbers,
-        **options, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
+        g, against, gk, gv, *numbers, **options,
     )  # fmt: skip
-    return gq, gk, gv, change.sum(-1) if want else None
+    return Gradients(
+        gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None
+    )

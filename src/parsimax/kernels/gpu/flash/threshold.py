@@ -3,7 +3,7 @@
 A program reads the keys once and keeps the largest score of every query in every block.
 On these few numbers it solves for a threshold, which lies below the true one, since less mass is
 there. Only the blocks that reach above it can hold support, and only those are read again, once or
-twice, until the threshold stands. The largest scores of the blocks tell then which of them are live.
+twice, until the threshold stands. The largest scores of the blocks then tell which are live.
 """
 
 from __future__ import annotations
@@ -230,9 +230,7 @@ def _halve(
         enough = totals >= 1.0
         high = tl.where(enough, middle, high)
         low = tl.where(enough, low, middle)
-    count = _list_above(
-        tops_ptr, begin, end, top - high * gamma, good, list_ptr, ROWS, MANY
-    )
+    count = _list_above(tops_ptr, begin, end, top - high * gamma, good, list_ptr, ROWS, MANY)
     tl.debug_barrier()
     low = tl.zeros([ROWS], tl.float32)
     for _ in range(_HALVINGS):
