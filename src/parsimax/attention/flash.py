@@ -227,7 +227,8 @@ def _(
     live = q.new_empty(items, heads, rows, columns, dtype=torch.int8)
     places = q.new_empty(items, heads, rows, columns, dtype=torch.int16)
     counts = q.new_empty(items, heads, rows, dtype=torch.int32)
-    return out, top, torch.empty_like(top), live, places, counts, torch.empty_like(out)
+    mean = torch.empty_like(out, dtype=torch.float32)
+    return out, top, torch.empty_like(top), live, places, counts, mean
 
 
 @torch.library.custom_op("parsimax::flash_attention_backward", mutates_args=())

@@ -113,7 +113,7 @@ def query_kernel(
     start = wide(item_head) * queries * value_size
     g = load_rows(g_ptr + start, rows, value_size, queries, value_size, WHOLE, VALUES)
     mean = load_rows(mean_ptr + start, rows, value_size, queries, value_size, WHOLE, VALUES)
-    against = tl.sum(g.to(tl.float32) * mean.to(tl.float32), 1)
+    against = tl.sum(g.to(tl.float32) * mean, 1)
     tl.store(against_ptr + row, against, mask=rows < queries)
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
     x = tl.load(x_ptr + row, mask=rows < queries, other=0.0)

@@ -209,7 +209,8 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     row_lists = lists(live, of_keys=False)
     value_size = p.v.shape[3]
     out = p.q.new_empty(items, heads, queries, value_size)
-    mean = torch.empty_like(out) if train else out
+    # not rounded to half: gradients are differences to it
+    mean = torch.empty_like(out, dtype=torch.float32) if train else out
     seen, alphas, lengths = _pointers(p)
     options, values = _options(p), max(16, power_of_two(value_size))
     whole = options["SIZE"] == size and values == value_size

@@ -136,5 +136,5 @@ def output_kernel(
     tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
     if TRAIN:
         mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
-        tl.store(mean_ptr + places, rounded(mean, mean_ptr.dtype.element_ty), mask=inside)
+        tl.store(mean_ptr + places, mean, mask=inside)
         tl.store(x_ptr + row, x, mask=rows < queries)
