@@ -3,8 +3,8 @@ r"""Scaled dot-product attention with any mapping in place of softmax (Vaswani e
 .. math:: \mathrm{attention}(Q, K, V) = \Pi\left(s\, Q K^\top + B\right) V
 
 Pi acts on each row of the scores: alpha-entmax (Peters et al. 2019), with one alpha for each head
-as in Correia et al. (2019), or any other mapping. This is the plain path, which builds the whole
-matrix of weights.
+as in Correia et al. (2019), or any other mapping. What follows is the plain path, which builds the
+whole matrix of weights; entmax on a GPU is done by kernels that do not.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from parsimax._core.records import AttentionOutput
 from parsimax.mappings import Mapping, parse, registry
 from parsimax.mappings.base import name_of
 
+from . import flash
 from .choice import DEFAULT_ALPHA, check_one_choice, entmax_of_heads
-from .fused import fused_attention, one_kernel
+from .fused import few_keys, fused_attention, kernel_alpha
 from .inputs import check_dropout, check_dtypes, check_flag, check_scale, scores_shape
 from .precision import autocast_inputs, without_autocast
 from .visibility import (
     Window,
-    causal_band,
+    band_mask,
     check_lengths,
     intersect,
+    read_band,
     split_mask,
     within_lengths,
 )
 
+_MANY_KEYS = 129  # from here on the kernels that skip blocks of keys
 Weigh = Callable[[Tensor, Tensor | None], Tensor]  # (scores, visible) -> weights
 
 
@@ -103,17 +106,22 @@ def attention(
     dropout_p = check_dropout(dropout_p, "dropout_p")
     scale = check_scale(scale, q.shape[-1])
     chosen = mapping if mapping is None or isinstance(mapping, Mapping) else _read_text(mapping)
+    band = read_band(shape, is_causal, causal_align, window)
+    within = None
     if key_lengths is not None:
         within, factor = within_lengths(check_lengths(key_lengths, shape), shape)
-        allowed = intersect(allowed, within)
         q = q * factor.to(q.dtype)
-    plain_band = causal_align == "top-left" and window is None
-    if plain_band and bias is None:
-        lower = autocast_inputs(q, k, v)
-        kernel_alpha = one_kernel(*lower, alpha, chosen, dropout_p)
-        if kernel_alpha is not None:
-            return fused_attention(*lower, allowed, is_causal, kernel_alpha, scale)
-    visible = intersect(allowed, causal_band(shape, is_causal, causal_align, window, q.device))
+    lower = autocast_inputs(q, k, v)
+    known = kernel_alpha(*lower, alpha, chosen, dropout_p)
+    if known is not None:
+        plain_band = band.left is None and band.offset == 0 and band.right in (None, 0)
+        if plain_band and bias is None and few_keys(*lower, known):
+            seen = intersect(allowed, within)
+            return fused_attention(*lower, seen, band.right == 0, known, scale)
+        if k.shape[-2] >= _MANY_KEYS and flash.fits(*lower):
+            seen = allowed if bias is None else bias
+            return flash.flash_attention(*lower, seen, band, key_lengths, known, scale)
+    visible = intersect(allowed, within, band_mask(band, shape, q.device))
     weigh = _weigher(alpha, chosen)
     return attend(q, k, v, weigh, visible, bias, dropout_p, scale, enable_gqa).context
 

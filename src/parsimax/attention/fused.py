@@ -1,11 +1,12 @@
-"""Attention by one kernel where there is one: few keys, on a GPU, entmax of any alpha.
+"""Attention by one kernel where there is one: few keys, on a GPU, in half precision.
 
-Everything else takes the plain path of :mod:`.functional`, and so does whatever differentiates the
-gradient once more.
+Many keys are the matter of :mod:`.flash`. Everything else takes the plain path of
+:mod:`.functional`, and so does whatever differentiates the gradient once more.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from parsimax.mappings import Entmax, Mapping, Softmax, Sparsemax
 from parsimax.mappings.rowmap import fit, kernels_allowed
 
 
-def one_kernel(
+def kernel_alpha(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -25,19 +26,26 @@ def one_kernel(
     mapping: Mapping | None,
     dropout_p: float,
 ) -> float | Tensor | None:
-    """The alpha to call :func:`fused_attention` with, or None if the plain path must do it."""
-    if torch.compiler.is_compiling() or dropout_p > 0 or q.device.type != "cuda" or q.ndim != 4:
+    """The alpha to call a kernel with, or None if the plain path must do it."""
+    if dropout_p > 0 or q.device.type != "cuda" or not q.ndim == k.ndim == v.ndim == 4:
         return None
     if not q.dtype == k.dtype == v.dtype or choose("auto", q) != "triton":
         return None
     if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
         return None
-    wanted = _alpha_of(alpha, mapping, q.shape[1])
-    if wanted is None or transform_or_forward_mode() or without_values(q):
+    compiling = torch.compiler.is_compiling()
+    if not compiling and (transform_or_forward_mode() or without_values(q)):
         return None
+    return _alpha_of(alpha, mapping, q.shape[1])
+
+
+def few_keys(q: Tensor, k: Tensor, v: Tensor, alpha: float | Tensor) -> bool:
+    """Whether :func:`fused_attention` is for this problem."""
+    if torch.compiler.is_compiling() or (not isinstance(alpha, Tensor) and alpha > 2.0):
+        return False
     from parsimax.kernels.gpu import short_attention
 
-    return wanted if short_attention.fits(q, k, v) else None
+    return short_attention.fits(q, k, v)
 
 
 def _alpha_of(alpha: float | Tensor, mapping: Mapping | None, heads: int) -> float | Tensor | None:
@@ -52,7 +60,7 @@ def _alpha_of(alpha: float | Tensor, mapping: Mapping | None, heads: int) -> flo
     if isinstance(alpha, Tensor):
         one_a_head = alpha.ndim == 1 and alpha.shape[0] == heads and alpha.is_floating_point()
         return alpha if one_a_head and alpha.device.type == "cuda" else None
-    return float(alpha) if 1.0 <= alpha <= 2.0 else None
+    return float(alpha) if 1.0 <= alpha < math.inf else None
 
 
 def fused_attention(

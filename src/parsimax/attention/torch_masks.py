@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .visibility import band, intersect
+from .visibility import Band, band_mask, intersect
 
 
 def check_sequences(
@@ -60,7 +60,7 @@ def read_masks(
         _check_mask(attn_mask, "attn_mask", [(queries, keys), (items * heads, queries, keys)])
         if attn_mask.ndim == 3:
             attn_mask = attn_mask.reshape(shape)
-    causal = band(queries, keys, None, 0, "top-left", device) if is_causal else None
+    causal = band_mask(Band(right=0 if is_causal else None), torch.Size(shape), device)
     visible = intersect(_shown(key_padding_mask), _shown(attn_mask), causal)
     return visible, _add(_added(key_padding_mask), _added(attn_mask))
 

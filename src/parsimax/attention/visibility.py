@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -54,39 +56,43 @@ def _is_reach(side: object) -> bool:
     return side is None or (isinstance(side, int) and not isinstance(side, bool) and side >= -1)
 
 
-def band(
-    queries: int,
-    keys: int,
-    left: int | None,
-    right: int | None,
-    align: str,
-    device: torch.device,
-) -> Tensor | None:
-    """(Lq, Lk), True for keys from ``left`` before to ``right`` after the query's position.
+@dataclass(frozen=True)
+class Band:
+    """Keys from ``left`` before to ``right`` after the position of a query; None is without end.
+
+    Query i stands at key i + ``offset``.
+    """
+
+    left: int | None = None
+    right: int | None = None
+    offset: int = 0
+
+
+def read_band(shape: torch.Size, is_causal: bool, align: object, window: object) -> Band:
+    """The band of causality and window together.
 
     Query i stands at key i ("top-left"), or at key i + Lk - Lq ("bottom-right"), where the last
     query stands at the last key.
     """
+    align = check_choice(align, "causal_align", ALIGNMENTS)
+    left, right = read_window(window)
+    if left is None and right is None and not is_causal:
+        return Band()
+    offset = shape[-1] - shape[-2] if align == "bottom-right" else 0
+    return Band(left, 0 if is_causal else right, offset)
+
+
+def band_mask(band: Band, shape: torch.Size, device: torch.device) -> Tensor | None:
+    """(Lq, Lk), True for the keys of the band; None if those are all."""
+    left, right = band.left, band.right
     if left is None and right is None:
         return None
-    offset = keys - queries if align == "bottom-right" else 0
-    position = torch.arange(queries, device=device).unsqueeze(1) + offset
-    ahead = torch.arange(keys, device=device) - position
+    position = torch.arange(shape[-2], device=device).unsqueeze(1) + band.offset
+    ahead = torch.arange(shape[-1], device=device) - position
     if right is None:
         return ahead >= -left if left is not None else None
     seen = ahead <= right
     return seen if left is None else seen & (ahead >= -left)
-
-
-def causal_band(
-    shape: torch.Size, is_causal: bool, align: object, window: object, device: torch.device
-) -> Tensor | None:
-    """The band of causality and window together."""
-    align = check_choice(align, "causal_align", ALIGNMENTS)
-    left, right = read_window(window)
-    if is_causal:
-        right = 0
-    return band(shape[-2], shape[-1], left, right, align, device)
 
 
 def check_lengths(key_lengths: object, shape: torch.Size) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from tests.contracts.gpu.device import DEVICE
 
 import parsimax as px
-from parsimax.attention.fused import fused_attention, one_kernel
+from parsimax.attention.fused import few_keys, fused_attention, kernel_alpha
 
 # what IEEE does silently on a GPU, numpy announces
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -158,15 +158,18 @@ def test_a_gradient_of_the_gradient():
 def test_who_takes_the_kernel():
     q, k, v = inputs()
     on_gpu = DEVICE.type == "cuda"
-    assert one_kernel(q, k, v, 1.5, None, 0.0) == (1.5 if on_gpu else None)
+    assert kernel_alpha(q, k, v, 1.5, None, 0.0) == (1.5 if on_gpu else None)
     if on_gpu:
         mapping = px.mappings.parse
-        assert one_kernel(q, k, v, 1.5, mapping("sparsemax"), 0.0) == 2.0
-        assert one_kernel(q, k, v, PER_HEAD.cuda(), None, 0.0) is not None
+        assert kernel_alpha(q, k, v, 1.5, mapping("sparsemax"), 0.0) == 2.0
+        assert kernel_alpha(q, k, v, PER_HEAD.cuda(), None, 0.0) is not None
         for refused in (
             (q, k, v, 1.5, None, 0.1),
-            (q, k, v, 2.5, None, 0.0),
             (q, k, v, 1.5, mapping("normmax"), 0.0),
-            (q.float(), k.float(), v.float(), 1.5, None, 0.0),
+            (q, k.float(), v, 1.5, None, 0.0),
+            (q.double(), k.double(), v.double(), 1.5, None, 0.0),
         ):
-            assert one_kernel(*refused) is None
+            assert kernel_alpha(*refused) is None
+        assert few_keys(q, k, v, 1.5)
+        assert not few_keys(q, k, v, 2.5)
+        assert not few_keys(q.float(), k.float(), v.float(), 1.5)

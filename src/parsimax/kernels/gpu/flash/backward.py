@@ -1,0 +1,253 @@
+"""Gradients over live blocks: of queries and alpha by blocks of queries, the rest by keys."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from parsimax.kernels.gpu.approx import rounded
+from parsimax.kernels.gpu.entmax_backward import _direct
+from parsimax.kernels.gpu.newton import NEAR_ONE, POWER
+from parsimax.kernels.gpu.quick import quick
+
+from .blocks import load_rows, product, tile_scores, unit, whole_blocks, wide
+from .weights import line, shares
+
+_LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _change(p, u, log, beta, inverse_square, ROUGH: tl.constexpr):
+    """dp/dalpha at a fixed threshold.
+
+    ROUGH takes u (1 - w + w log w) for w = p^beta as it is, which loses digits where w is near 1:
+    enough for numbers of 16 bits, and not where alpha is near 1 itself.
+    """
+    if ROUGH:
+        if beta < NEAR_ONE:
+            change = _direct(p, u, beta, inverse_square, POWER)
+        else:
+            change = (u - tl.fma(-_LN2 * log, p, p)) * -inverse_square
+        return change
+    else:
+        return _direct(p, u, beta, inverse_square, POWER)
+
+
+@triton.jit
+def _query_sums(
+    q, g, against, k_ptr, v_ptr, k_row, v_row, rows, top, x, beta, scale, list_ptr, count,
+    inner, outer, offset, queries, keys, left, right, size, value_size,
+    seen_ptr, seen_row, seen_column, gs_ptr, all_keys,
+    KIND: tl.constexpr, NEAR: tl.constexpr, WANT: tl.constexpr, WANT_SCORES: tl.constexpr,
+    ROUGH: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    SIZE: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """(gradient of the queries but for the scale, that of alpha a row)."""
+    inverse_square = 1.0 / tl.maximum(beta * beta, 1e-30)
+    gamma = 1.0 / tl.maximum(beta, 1e-30)
+    a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
+    gq = tl.zeros([ROWS, SIZE], tl.float32)
+    changes = tl.zeros([ROWS], tl.float32)
+    for index in range(count):
+        block = tl.load(list_ptr + index).to(tl.int32)
+        columns = block * COLUMNS + tl.arange(0, COLUMNS)
+        k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
+        v = load_rows(v_ptr, columns, v_row, keys, value_size, WHOLE, VALUES)
+        s = tile_scores(
+            product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
+            offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+        )  # fmt: skip
+        p, u, log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
+        centred = product(g, tl.trans(v)) - against[:, None]
+        gs = u * centred
+        if WANT_SCORES:
+            tl.store(
+                gs_ptr + rows.to(tl.int64)[:, None] * all_keys + columns[None, :], gs,
+                mask=(rows < queries)[:, None] & (columns < keys)[None, :],
+            )  # fmt: skip
+        gq += product(gs.to(k.dtype), k)
+        if WANT:
+            change = _change(p, u, log, beta, inverse_square, ROUGH)
+            changes += tl.sum(tl.where(p > 0.0, centred * change, 0.0), 1)
+    return gq, changes
+
+
+@quick
+@triton.jit(do_not_specialize=["queries", "keys"])
+def query_kernel(
+    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
+    g_ptr, mean_ptr, gq_ptr, against_ptr, change_ptr, gs_ptr,
+    scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
+    offset, left, right,
+    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
+    seen_item, seen_head, seen_row, seen_column,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
+    WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    SIZE: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """Also <dO, w>, one value a query, for the other kernel."""
+    row_block = row_blocks - 1 - tl.program_id(0)
+    item_head = tl.program_id(1)
+    item, head = item_head // heads, item_head % heads
+    rows = row_block * ROWS + tl.arange(0, ROWS)
+    row = wide(item_head) * queries + rows
+    all_keys = keys
+    if LENGTHS:
+        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
+    beta = value
+    if TENSOR:
+        beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
+    q = load_rows(
+        q_ptr + wide(item) * q_item + wide(head) * q_head,
+        rows, q_row, queries, size, WHOLE, SIZE,
+    )  # fmt: skip
+    k_here = k_ptr + wide(item) * k_item + wide(head // group) * k_head
+    v_here = v_ptr + wide(item) * v_item + wide(head // group) * v_head
+    seen_here = seen_ptr
+    if MASK > 0:
+        seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
+    start = wide(item_head) * queries * value_size
+    g = load_rows(g_ptr + start, rows, value_size, queries, value_size, WHOLE, VALUES)
+    mean = load_rows(mean_ptr + start, rows, value_size, queries, value_size, WHOLE, VALUES)
+    against = tl.sum(g.to(tl.float32) * mean, 1)
+    tl.store(against_ptr + row, against, mask=rows < queries)
+    top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
+    x = tl.load(x_ptr + row, mask=rows < queries, other=0.0)
+    good = (top > -float("inf")) & (top < float("inf"))
+    largest = tl.where(good, top, 0.0)
+    inner, outer = whole_blocks(
+        row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
+    )
+    line_of_map = wide(item_head) * row_blocks + row_block
+    count = tl.load(count_ptr + line_of_map)
+    list_here = list_ptr + line_of_map * key_blocks
+    gq, changes = _query_sums(
+        q, g, against, k_here, v_here, k_row, v_row, rows, largest, x, beta, scale,
+        list_here, count, inner, outer, offset, queries, keys, left, right,
+        size, value_size, seen_here, seen_row, seen_column,
+        gs_ptr + wide(item_head) * queries * all_keys, all_keys,
+        KIND, NEAR, WANT, WANT_SCORES, ROUGH,
+        CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+    )  # fmt: skip
+    parts = tl.arange(0, SIZE)
+    inside = (rows < queries)[:, None] & (parts < size)[None, :]
+    fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
+    gq = gq * scale + fill[:, None]
+    tl.store(
+        gq_ptr + row[:, None] * size + parts[None, :],
+        rounded(gq, gq_ptr.dtype.element_ty), mask=inside,
+    )  # fmt: skip
+    if WANT:
+        tl.store(change_ptr + line_of_map, tl.sum(changes + fill, 0))
+
+
+@triton.jit
+def _key_sums(
+    gk, gv, k, v, block, columns, q_ptr, g_ptr, q_row, top_ptr, x_ptr, against_ptr, beta, scale,
+    list_ptr, count, offset, queries, keys, left, right, size, value_size,
+    seen_ptr, seen_row, seen_column,
+    KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    SIZE: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """gk (but for the scale) and gv, with what the listed blocks of queries add to them.
+
+    Scores stand as keys by queries here, so that weights are a left factor as they are.
+    """
+    gamma = 1.0 / tl.maximum(beta, 1e-30)
+    for index in range(count):
+        row_block = tl.load(list_ptr + index).to(tl.int32)
+        rows = row_block * ROWS + tl.arange(0, ROWS)
+        q = load_rows(q_ptr, rows, q_row, queries, size, WHOLE, SIZE)
+        g = load_rows(g_ptr, rows, value_size, queries, value_size, WHOLE, VALUES)
+        top = tl.load(top_ptr + rows, mask=rows < queries, other=0.0)
+        x = tl.load(x_ptr + rows, mask=rows < queries, other=0.0)
+        against = tl.load(against_ptr + rows, mask=rows < queries, other=0.0)
+        top = tl.where((top > -float("inf")) & (top < float("inf")), top, 0.0)
+        inner, outer = whole_blocks(
+            row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
+        )
+        s = tile_scores(
+            product(k, tl.trans(q)), scale, block, inner, outer, rows[None, :], columns[:, None],
+            offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+        )  # fmt: skip
+        a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
+        p, u, _log = shares(tl.fma(s, a, b[None, :]), beta, gamma, KIND, NEAR, ROUGH)
+        gv += product(p.to(g.dtype), g)
+        centred = product(v, tl.trans(g)) - against[None, :]
+        gk += product((u * centred).to(q.dtype), q)
+    return gk, gv
+
+
+@quick
+@triton.jit(do_not_specialize=["queries", "keys"])
+def key_kernel(
+    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
+    g_ptr, against_ptr, gk_ptr, gv_ptr,
+    scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
+    offset, left, right,
+    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
+    seen_item, seen_head, seen_row, seen_column,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    SIZE: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """One block of keys of one *key* head: the query heads that share it add up here."""
+    block = tl.program_id(0)
+    item_head = tl.program_id(1)
+    key_heads = heads // group
+    item, key_head = item_head // key_heads, item_head % key_heads
+    columns = block * COLUMNS + tl.arange(0, COLUMNS)
+    all_keys = keys
+    if LENGTHS:
+        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
+    k = load_rows(
+        k_ptr + wide(item) * k_item + wide(key_head) * k_head,
+        columns, k_row, keys, size, WHOLE, SIZE,
+    )  # fmt: skip
+    v = load_rows(
+        v_ptr + wide(item) * v_item + wide(key_head) * v_head,
+        columns, v_row, keys, value_size, WHOLE, VALUES,
+    )  # fmt: skip
+    gk = tl.zeros([COLUMNS, SIZE], tl.float32)
+    gv = tl.zeros([COLUMNS, VALUES], tl.float32)
+    for member in range(group):
+        head = key_head * group + member
+        beta = value
+        if TENSOR:
+            beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
+        query_head = wide(item) * heads + head
+        start = query_head * queries
+        q_here = q_ptr + wide(item) * q_item + wide(head) * q_head
+        g_here = g_ptr + start * value_size
+        seen_here = seen_ptr
+        if MASK > 0:
+            seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
+        line_of_map = query_head * key_blocks + block
+        count = tl.load(count_ptr + line_of_map)
+        list_here = list_ptr + line_of_map * row_blocks
+        gk, gv = _key_sums(
+            gk, gv, k, v, block, columns, q_here, g_here, q_row,
+            top_ptr + start, x_ptr + start, against_ptr + start, beta, scale,
+            list_here, count, offset, queries, keys, left, right, size, value_size,
+            seen_here, seen_row, seen_column, KIND, NEAR, ROUGH,
+            CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+        )  # fmt: skip
+    parts, values = tl.arange(0, SIZE), tl.arange(0, VALUES)
+    row = wide(item_head) * all_keys + columns
+    tl.store(
+        gk_ptr + row[:, None] * size + parts[None, :],
+        rounded(gk * scale, gk_ptr.dtype.element_ty),
+        mask=(columns < all_keys)[:, None] & (parts < size)[None, :],
+    )  # fmt: skip
+    tl.store(
+        gv_ptr + row[:, None] * value_size + values[None, :],
+        rounded(gv, gv_ptr.dtype.element_ty),
+        mask=(columns < all_keys)[:, None] & (values < value_size)[None, :],
+    )  # fmt: skip

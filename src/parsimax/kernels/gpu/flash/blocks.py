@@ -1,0 +1,141 @@
+"""Tiles of scores: where they lie, and which keys a query may see.
+
+A program works on some queries of one head of one item, and looks at blocks of their keys.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from parsimax.kernels.gpu.approx import INTERPRETED
+
+
+@triton.jit
+def wide(x):
+    """An index as a 64-bit number; in the interpreter, that of a loop is a plain int."""
+    return tl.full([], 0, tl.int64) + x
+
+
+@triton.jit
+def product(a, b):
+    """``a @ b`` added up in float32; Triton's interpreter needs float32 to do so."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32))
+    else:
+        return tl.dot(a, b, input_precision="tf32x3")
+
+
+@triton.jit
+def load_rows(
+    pointer, rows, stride, count, size, WHOLE: tl.constexpr, SIZE: tl.constexpr
+):  # fmt: skip
+    """Rows (len(rows), SIZE), zero from ``count`` on and beyond ``size``.
+
+    WHOLE promises that the size is SIZE, and so saves a mask.
+    """
+    parts = tl.arange(0, SIZE)
+    inside = (rows < count)[:, None]
+    if not WHOLE:
+        inside = inside & (parts < size)[None, :]
+    offsets = rows.to(tl.int64)[:, None] * stride + parts[None, :]
+    return tl.load(pointer + offsets, mask=inside, other=0.0)
+
+
+@triton.jit
+def visible_range(
+    first, last, offset, keys, left, right, CAUSAL: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Blocks [start, stop) of keys that queries from ``first`` to ``last`` may see.
+
+    Query i stands at key i + offset and sees from ``left`` before it to ``right`` after it; both
+    count only if CAUSAL, which stands for any band.
+    """
+    if CAUSAL:
+        low = tl.maximum(first + offset - left, 0)
+        high = tl.minimum(last + offset + right + 1, keys)
+        start = tl.minimum(low // COLUMNS, tl.cdiv(keys, COLUMNS))
+        return start, tl.maximum(tl.cdiv(tl.maximum(high, 0), COLUMNS), start)
+    else:
+        return 0, tl.cdiv(keys, COLUMNS)
+
+
+@triton.jit
+def whole_range(
+    first, last, offset, keys, left, right, CAUSAL: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Blocks [start, stop) in which all queries see all keys, so that nothing has to be masked."""
+    stop = keys // COLUMNS
+    if CAUSAL:
+        low = tl.maximum(last + offset - left, 0)
+        high = tl.minimum(first + offset + right + 1, keys)
+        start = tl.cdiv(low, COLUMNS)
+        stop = tl.minimum(tl.maximum(high, 0) // COLUMNS, stop)
+        return start, tl.maximum(stop, start)
+    else:
+        return 0, stop
+
+
+@triton.jit
+def hide(
+    s, rows, columns, offset, queries, keys, left, right, seen_ptr, seen_row, seen_column,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
+    """Scores with -inf where a key may not be seen; MASK is 0 for none, 1 for bool, 2 for added.
+
+    Of rows and columns one stands and one lies, as the tile of scores has them.
+    """
+    visible = (columns < keys) & (rows < queries)
+    if CAUSAL:
+        ahead = columns - (rows + offset)
+        visible = visible & (ahead <= right) & (ahead >= -left)
+    if MASK > 0:
+        offsets = rows.to(tl.int64) * seen_row + columns.to(tl.int64) * seen_column
+        mask = tl.load(seen_ptr + offsets, mask=visible, other=0)
+        if MASK == 1:
+            visible = visible & (mask != 0)
+        else:
+            s = s + mask.to(tl.float32)
+    return tl.where(visible, s, -float("inf"))
+
+
+@triton.jit
+def tile_scores(
+    products, scale, block, inner, outer, rows, columns, offset, queries, keys, left, right,
+    seen_ptr, seen_row, seen_column, CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    EDGE: tl.constexpr = True,
+):  # fmt: skip
+    """Scores in units of :func:`unit`: products are multiplied only if a mask is added to them.
+
+    Nothing is hidden in a block from ``inner`` to ``outer`` if there is no mask; EDGE is False if
+    it is known to be one.
+    """
+    if MASK == 2:
+        products = products * scale
+    if MASK > 0 or EDGE:  # noqa: SIM102 (the first is known when it is compiled)
+        if MASK > 0 or (block < inner) | (block >= outer):
+            products = hide(
+                products, rows, columns, offset, queries, keys, left, right,
+                seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+            )  # fmt: skip
+    return products
+
+
+@triton.jit
+def unit(scale, MASK: tl.constexpr):
+    """What one unit of :func:`tile_scores` is worth."""
+    if MASK == 2:
+        return scale * 0.0 + 1.0
+    else:
+        return scale
+
+
+@triton.jit
+def whole_blocks(row_block, offset, queries, keys, left, right, CAUSAL: tl.constexpr,
+                 ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
+    """Blocks [inner, outer) that a block of queries sees whole; none if it is not whole itself."""
+    first = row_block * ROWS
+    inner, outer = whole_range(
+        first, first + ROWS - 1, offset, keys, left, right, CAUSAL, COLUMNS
+    )  # fmt: skip
+    return inner, tl.where(first + ROWS <= queries, outer, inner)

@@ -1,0 +1,265 @@
+"""What the host calls: forward and backward of one problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER, SPARSEMAX
+from parsimax.kernels.gpu.sizes import pieces, power_of_two
+
+from .backward import key_kernel, query_kernel
+from .lists import compact
+from .output import output_kernel
+from .threshold import AT_ONCE, threshold_kernel
+from .weights import ANY, STEEP
+
+UNLIMITED = 1 << 30
+_MANY = 32  # blocks whose largest scores are looked at together
+
+
+class First(NamedTuple):
+    """The same for the first kernel, which reads every key and so gains from tall tiles."""
+
+    rows: int = 64
+    warps: int = 4
+    stages: int = 3
+    programs: int = 528  # which go on from tile to tile
+    registers: int | None = 128  # that a thread may have
+
+
+class Tiles(NamedTuple):
+    """Queries and keys of a tile, and how many warps share one."""
+
+    rows: int = 64
+    columns: int = 64
+    warps: int = 4
+    stages: int = 3
+    first: First = First()
+
+
+_TILES = Tiles()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Queries (B, H, Lq, E), keys and values of as many heads or fewer; last strides are 1.
+
+    Args:
+        seen: Bool, or numbers to add, (B, H, Lq, Lk) with any strides; None sees everything.
+        alpha: Above 1, or a tensor of one value a head.
+        band: How far before and after its position a query sees; None is without limit.
+        offset: The key at which the first query stands.
+        lengths: (B,) of the keys.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    seen: Tensor | None
+    alpha: float | Tensor
+    scale: float
+    band: tuple[int, int] | None = None
+    offset: int = 0
+    lengths: Tensor | None = None
+    tiles: Tiles = _TILES
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of queries."""
+        return pieces(self.q.shape[2], self.tiles.rows)
+
+    @property
+    def key_blocks(self) -> int:
+        """Blocks of keys."""
+        return pieces(self.k.shape[2], self.tiles.columns)
+
+
+class Saved(NamedTuple):
+    """What the backward needs of the forward."""
+
+    top: Tensor
+    x: Tensor
+    live: Tensor  # (B, H, row blocks, key blocks)
+    row_lists: tuple[Tensor, Tensor]
+    mean: Tensor
+
+
+def _mask_kind(seen: Tensor | None) -> int:
+    return 0 if seen is None else 1 if seen.dtype == torch.bool else 2
+
+
+def _kind(alpha: float | Tensor) -> tuple[int, int]:
+    if isinstance(alpha, Tensor):
+        return ANY.value, NEVER.value
+    kinds = {1.5: ENTMAX15.value, 2.0: SPARSEMAX.value}
+    if alpha > 2.0:
+        return STEEP.value, NEVER.value
+    near = ALWAYS.value if alpha - 1 < NEAR_ONE.value else NEVER.value
+    return kinds.get(alpha, POWER.value), near
+
+
+def _options(p: Problem) -> dict[str, Any]:
+    kind, near = _kind(p.alpha)
+    size = max(16, power_of_two(p.q.shape[3]))
+    return {
+        "KIND": kind,
+        "NEAR": near,
+        "TENSOR": isinstance(p.alpha, Tensor),
+        "CAUSAL": p.band is not None,
+        "MASK": _mask_kind(p.seen),
+        "LENGTHS": p.lengths is not None,
+        "ROWS": p.tiles.rows,
+        "COLUMNS": p.tiles.columns,
+        "SIZE": size,
+        "num_warps": p.tiles.warps,
+        "num_stages": p.tiles.stages,
+    }
+
+
+def _pointers(p: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    """(mask, alphas, lengths); those that are not there are not read."""
+    return (
+        p.q if p.seen is None else p.seen,
+        p.alpha if isinstance(p.alpha, Tensor) else p.q,
+        p.q if p.lengths is None else p.lengths,
+    )
+
+
+def _value(p: Problem) -> float:
+    return 0.0 if isinstance(p.alpha, Tensor) else p.alpha - 1.0
+
+
+def _band(p: Problem) -> tuple[int, int, int]:
+    return p.offset, *(p.band or (UNLIMITED, UNLIMITED))
+
+
+def _strides(p: Problem) -> tuple[int, ...]:
+    seen = (0, 0, 0, 0) if p.seen is None else p.seen.stride()
+    return (*p.q.stride()[:3], *p.k.stride()[:3], *p.v.stride()[:3], *seen)
+
+
+def _all_sizes(p: Problem) -> tuple[int, ...]:
+    heads = p.q.shape[1]
+    group = heads // p.k.shape[1]
+    lengths = (p.q.shape[2], p.k.shape[2], p.q.shape[3], p.v.shape[3])
+    return (heads, group, *lengths, p.row_blocks, p.key_blocks)
+
+
+def _rough(p: Problem) -> bool:
+    """Whether powers need no more digits than numbers of 16 bits have."""
+    return p.q.dtype != torch.float32
+
+
+def _enough(p: Problem, train: bool) -> float:
+    """Surplus of mass at which one more step is the last: it leaves about its square.
+
+    In training the output takes another, which for numbers of 16 bits saves a sweep.
+    """
+    if not _rough(p):
+        return 2e-3
+    return 0.1 if train else 3e-2
+
+
+def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(largest score, unknown) of every query, and the map of live blocks."""
+    items, heads, queries, size = p.q.shape
+    first = p.tiles.first
+    top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
+    live = p.q.new_empty(items, heads, p.row_blocks, p.key_blocks, dtype=torch.int8)
+    tall_blocks = pieces(queries, first.rows)
+    tiles = items * heads * tall_blocks
+    programs = min(tiles, first.programs)
+    room = pieces(p.key_blocks, AT_ONCE.value) * AT_ONCE.value
+    scratch = p.q.new_empty(programs, room, first.rows + 1, dtype=torch.float32)
+    seen, alphas, lengths = _pointers(p)
+    strides = _strides(p)
+    options = _options(p)
+    options |= {"ROWS": first.rows, "num_warps": first.warps, "num_stages": first.stages}
+    threshold_kernel[(programs,)](
+        p.q, p.k, seen, alphas, lengths, top, x, live, scratch,
+        p.scale, _value(p), _enough(p, train), heads, heads // p.k.shape[1], queries, p.k.shape[2],
+        size, tiles, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
+        **options, GRAIN=p.tiles.rows, WHOLE=options["SIZE"] == size,
+        MANY=_MANY, maxnreg=first.registers,
+    )  # fmt: skip
+    return top, x, live
+
+
+def lists(live: Tensor, of_keys: bool) -> tuple[Tensor, Tensor]:
+    """(places, counts) of the live blocks in each row of the map, or in each column."""
+    items, heads, rows, columns = live.shape
+    lines, length = (columns, rows) if of_keys else (rows, columns)
+    places = live.new_empty(items, heads, lines, length, dtype=torch.int16)
+    counts = live.new_empty(items, heads, lines, dtype=torch.int32)
+    steps = (1, columns) if of_keys else (columns, 1)
+    compact[(lines, items * heads)](
+        live, places, counts, lines, length, *steps, MANY=min(256, power_of_two(length))
+    )
+    return places, counts
+
+
+def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
+    """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
+    items, heads, queries, size = p.q.shape
+    top, x, live = thresholds(p, train)
+    row_lists = lists(live, of_keys=False)
+    value_size = p.v.shape[3]
+    out = p.q.new_empty(items, heads, queries, value_size)
+    # not rounded to half: gradients are differences to it
+    mean = torch.empty_like(out, dtype=torch.float32) if train else out
+    seen, alphas, lengths = _pointers(p)
+    options, values = _options(p), max(16, power_of_two(value_size))
+    whole = options["SIZE"] == size and values == value_size
+    output_kernel[(p.row_blocks, items * heads)](
+        p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
+        p.scale, _value(p), *_all_sizes(p), *_band(p), *_strides(p),
+        **options, TRAIN=train, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
+    )  # fmt: skip
+    return out, Saved(top, x, live, row_lists, mean)
+
+
+class Gradients(NamedTuple):
+    """Of queries, keys, values; of alpha (B, H) and of what is added to the scores, if wanted."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    alpha: Tensor | None
+    scores: Tensor | None
+
+
+def backward(
+    p: Problem, saved: Saved, g: Tensor, want_alpha: bool = False, want_scores: bool = False
+) -> Gradients:
+    """All gradients; that of the scores has a number for each query and key."""
+    items, heads, queries, size = p.q.shape
+    g = g.contiguous()
+    value_size = p.v.shape[3]
+    gq = torch.empty(p.q.shape, dtype=p.q.dtype, device=p.q.device)
+    gk = torch.empty(p.k.shape, dtype=p.k.dtype, device=p.k.device)
+    gv = torch.empty(p.v.shape, dtype=p.v.dtype, device=p.v.device)
+    against = torch.empty_like(saved.top)
+    change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
+    gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
+    seen, alphas, lengths = _pointers(p)
+    options, values = _options(p), max(16, power_of_two(value_size))
+    options |= {"ROUGH": _rough(p), "VALUES": values}
+    options["WHOLE"] = options["SIZE"] == size and values == value_size
+    numbers = (p.scale, _value(p), *_all_sizes(p), *_band(p), *_strides(p))
+    query_kernel[(p.row_blocks, items * heads)](
+        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
+        g, saved.mean, gq, against, change, gs, *numbers,
+        **options, WANT=want_alpha, WANT_SCORES=want_scores,
+    )  # fmt: skip
+    key_lists = lists(saved.live, of_keys=True)
+    key_kernel[(p.key_blocks, items * p.k.shape[1])](
+        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *key_lists,
+        g, against, gk, gv, *numbers, **options,
+    )  # fmt: skip
+    return Gradients(
+        gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None
+    )

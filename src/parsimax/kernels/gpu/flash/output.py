@@ -1,0 +1,140 @@
+"""The weighted sum over live blocks, and the one that the backward needs.
+
+Where the thresholds are not final, their last step is taken here, since it needs sums that are at
+hand: p falls by the step times u, and the output by the step times the sum of values under u.
+
+The gradient in the scores of a query is u (g - m), where u = p^(2 - alpha), g_j = <dO, v_j> and m
+is the mean of g under u. That mean is <dO, w> with w the mean of the values under u: it is added up
+here, beside the output, so that the backward needs no pass of its own for it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from parsimax.kernels.gpu.approx import rounded
+from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER, move, newton
+from parsimax.kernels.gpu.quick import quick
+
+from .blocks import load_rows, product, tile_scores, unit, whole_blocks, wide
+from .weights import ANY, STEEP, line, shares
+
+
+@triton.jit
+def _sums(
+    q, k_ptr, v_ptr, k_row, v_row, rows, top, x, beta, scale, list_ptr, count, inner, outer,
+    offset, queries, keys, left, right, size, value_size, seen_ptr, seen_row, seen_column,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TRAIN: tl.constexpr, ROUGH: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    SIZE: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """(values under p, values under u, mass of p, mass of u) over the listed blocks."""
+    gamma = 1.0 / tl.maximum(beta, 1e-30)
+    a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
+    out = tl.zeros([ROWS, VALUES], tl.float32)
+    mean = tl.zeros([ROWS, VALUES], tl.float32)
+    mass = tl.zeros([ROWS], tl.float32)
+    slope = tl.zeros([ROWS], tl.float32)
+    for index in range(count):
+        block = tl.load(list_ptr + index).to(tl.int32)
+        columns = block * COLUMNS + tl.arange(0, COLUMNS)
+        k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
+        v = load_rows(v_ptr, columns, v_row, keys, value_size, WHOLE, VALUES)
+        s = tile_scores(
+            product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
+            offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+        )  # fmt: skip
+        p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
+        out += product(p.to(v.dtype), v)
+        mass += tl.sum(p, 1)
+        if TRAIN:
+            mean += product(u.to(v.dtype), v)
+            slope += tl.sum(u, 1)
+    return out, mean, mass, slope
+
+
+@triton.jit
+def _finish(out, mean, mass, slope, x, beta, KIND: tl.constexpr, NEAR: tl.constexpr):
+    """Values under p, its mass, and x, after one more step; of almost nothing as a rule."""
+    one = tl.zeros_like(x) + 1.0
+    gamma = 1.0 / tl.maximum(beta, 1e-30)
+    surplus, step = newton(mass, slope, one * beta, one * gamma, one, KIND, NEAR)
+    step = tl.where((surplus > 0.0) & (surplus < 0.1), step, 0.0)
+    fall = step
+    if KIND == ENTMAX15:
+        fall = 2.0 * step
+    return out - fall[:, None] * mean, mass - fall * slope, move(x, step, one * beta, KIND, NEAR)
+
+
+@quick
+@triton.jit(do_not_specialize=["queries", "keys"])
+def output_kernel(
+    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
+    out_ptr, mean_ptr,
+    scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
+    offset, left, right,
+    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
+    seen_item, seen_head, seen_row, seen_column,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
+    TRAIN: tl.constexpr, ROUGH: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    SIZE: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """Context, and w if TRAIN, of one block of queries."""
+    row_block = row_blocks - 1 - tl.program_id(0)
+    item_head = tl.program_id(1)
+    item, head = item_head // heads, item_head % heads
+    rows = row_block * ROWS + tl.arange(0, ROWS)
+    row = wide(item_head) * queries + rows
+    if LENGTHS:
+        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
+    beta = value
+    if TENSOR:
+        beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
+    q = load_rows(
+        q_ptr + wide(item) * q_item + wide(head) * q_head,
+        rows, q_row, queries, size, WHOLE, SIZE,
+    )  # fmt: skip
+    k_here = k_ptr + wide(item) * k_item + wide(head // group) * k_head
+    v_here = v_ptr + wide(item) * v_item + wide(head // group) * v_head
+    seen_here = seen_ptr
+    if MASK > 0:
+        seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
+    top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
+    x = tl.load(x_ptr + row, mask=rows < queries, other=0.0)
+    good = (top > -float("inf")) & (top < float("inf"))
+    largest = tl.where(good, top, 0.0)
+    inner, outer = whole_blocks(
+        row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
+    )
+    line_of_map = wide(item_head) * row_blocks + row_block
+    count = tl.load(count_ptr + line_of_map)
+    list_here = list_ptr + line_of_map * key_blocks
+    out, mean, mass, slope = _sums(
+        q, k_here, v_here, k_row, v_row, rows, largest, x, beta, scale, list_here, count,
+        inner, outer, offset, queries, keys, left, right, size, value_size,
+        seen_here, seen_row, seen_column, KIND, NEAR, TRAIN, ROUGH,
+        CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+    )  # fmt: skip
+    if TRAIN and KIND == ANY:
+        if beta < NEAR_ONE:
+            out, mass, x = _finish(out, mean, mass, slope, x, beta, POWER, ALWAYS)
+        elif beta <= 1.0:
+            out, mass, x = _finish(out, mean, mass, slope, x, beta, POWER, NEVER)
+    elif TRAIN and KIND != STEEP:
+        out, mass, x = _finish(out, mean, mass, slope, x, beta, KIND, NEAR)
+    fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
+    if TENSOR:
+        fill += tl.where((beta >= 0.0) & (beta < 1e30), 0.0, float("nan"))
+    parts = tl.arange(0, VALUES)
+    inside = (rows < queries)[:, None] & (parts < value_size)[None, :]
+    places = row[:, None] * value_size + parts[None, :]
+    out = out / tl.where(mass > 0.0, mass, 1.0)[:, None] + fill[:, None]
+    tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
+    if TRAIN:
+        mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
+        tl.store(mean_ptr + places, mean, mask=inside)
+        tl.store(x_ptr + row, x, mask=rows < queries)

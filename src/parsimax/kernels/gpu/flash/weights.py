@@ -1,0 +1,91 @@
+"""Weights of one block of keys, from its scores and the thresholds of the queries.
+
+All that is done to a score before a power is taken is one multiplication and one addition, and
+these are put together once for a query: see :func:`line`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from parsimax.kernels.gpu.approx import exp2, log2
+from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, POWER, SPARSEMAX, _near
+
+STEEP = tl.constexpr(4)  # POWER above alpha = 2
+ANY = tl.constexpr(5)  # POWER of an alpha that only the GPU knows
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+# beta below which numbers of 16 bits do not tell entmax from softmax, nor w from 1
+_SOFT = tl.constexpr(2.0**-12)
+
+
+@triton.jit
+def line(top, x, unit, beta, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr = False):
+    """(a, b) such that a * score + b is what :func:`shares` takes."""
+    if KIND == ENTMAX15:
+        return unit * 0.5, -(x + 0.5 * top)
+    elif KIND == SPARSEMAX or NEAR == ALWAYS:
+        return unit, -(x + top)
+    elif KIND == ANY:  # x is the threshold itself near 1
+        far = tl.fma(-beta, top, x)
+        if ROUGH:
+            near = tl.where(beta < _SOFT, -(x + top), 1.0 - beta * (x + top))
+            a = unit * tl.where(beta < _SOFT, 1.0, beta)
+        else:
+            near = -(x + top)
+            a = unit * tl.where(beta < NEAR_ONE, 1.0, beta)
+        return a, tl.where(beta < NEAR_ONE, near, far)
+    else:
+        return unit * beta, tl.fma(-beta, top, x)
+
+
+@triton.jit
+def _power(v, beta, gamma):
+    """:func:`shares` on both sides of alpha = 2, where p falls to zero ever more steeply."""
+    w = tl.maximum(v, 1e-37)
+    log = log2(w)
+    u = tl.where(v > 0.0, exp2(tl.minimum((gamma - 1.0) * log, 100.0)), 0.0)
+    return u * w, u, log
+
+
+@triton.jit
+def _rough_power(v, beta, gamma):
+    """As :func:`_power`, good for numbers of 16 bits: softmax where alpha is all but 1."""
+    soft = beta < _SOFT
+    w = tl.where(soft, 1.0, tl.maximum(v, 1e-37))
+    log = tl.where(soft, v, log2(w))
+    exponent = tl.where(soft, _LOG2E, gamma - 1.0)
+    u = tl.where(tl.where(soft, 1.0, v) > 0.0, exp2(tl.minimum(exponent * log, 100.0)), 0.0)
+    return u * w, u, log
+
+
+@triton.jit
+def shares(v, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr = False):
+    """(p, p^(2 - alpha), log2 of p^(alpha - 1) or anything), both zero off the support."""
+    if KIND == SPARSEMAX:
+        p = tl.maximum(v, 0.0)
+        return p, tl.where(p > 0.0, 1.0, 0.0), p
+    elif KIND == ENTMAX15:
+        u = tl.maximum(v, 0.0)
+        return u * u, u, u
+    elif NEAR == ALWAYS:
+        p, u = _near(v, 0.0, beta, gamma)
+        return p, u, u
+    elif KIND == POWER:
+        w = tl.maximum(v, 0.0)
+        log = log2(w)
+        # at alpha = 2 the exponent would be 0, and 0 times the logarithm of 0 is not a number
+        u = exp2(tl.maximum(gamma - 1.0, 1e-7) * log)
+        return u * w, u, log
+    elif KIND == STEEP:
+        return _power(v, beta, gamma)
+    elif ROUGH:
+        return _rough_power(v, beta, gamma)
+    else:
+        if beta < NEAR_ONE:
+            p, u = _near(v, 0.0, beta, gamma)
+            log = u
+        else:
+            p, u, log = _power(v, beta, gamma)
+        return p, u, log

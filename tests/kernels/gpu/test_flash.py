@@ -1,0 +1,252 @@
+"""Attention over many keys by blocks, against the plain path in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.contracts.gpu.device import DEVICE
+
+import parsimax as px
+from parsimax.attention import flash
+from parsimax.attention.visibility import Band
+from parsimax.kernels.gpu.flash import launch
+
+# what IEEE does silently on a GPU, numpy announces
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+ON_GPU = DEVICE.type == "cuda"
+# In the interpreter a program takes a second; blocks of 16 make several of them of little.
+SMALL = launch.Tiles(16, 16, 4, 1, launch.First(32, 4, 1, 3, None))
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+PER_HEAD = (1.0, 1.3, 2.0, 1.02)
+CAUSAL = Band(right=0)
+EVERYTHING = Band()
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    if not ON_GPU:
+        monkeypatch.setattr(launch, "Problem", lambda *a: _Problem(*a, SMALL))
+
+
+_Problem = launch.Problem
+
+
+def inputs(dtype=torch.float32, *, items=1, heads=2, groups=1, queries=18, keys=37, size=8, ev=8):
+    generator = torch.Generator().manual_seed(queries * keys + size)
+
+    def draw(length, many, width):
+        x = torch.randn(items, length, many, width, generator=generator)
+        return x.to(DEVICE, dtype).transpose(1, 2)  # as a model's projections lie
+
+    return (
+        draw(queries, heads, size) * 2,
+        draw(keys, heads // groups, size),
+        draw(keys, heads // groups, ev),
+    )
+
+
+def compare(
+    q, k, v, alpha=1.5, *, seen=None, band=EVERYTHING, lengths=None, scale=0.5, tolerance=None
+):  # fmt: skip
+    """Result and all gradients of the kernels beside those of the plain path in float64."""
+    bias = seen if seen is not None and seen.dtype != torch.bool else None
+    visible = seen if bias is None else None
+
+    def run(function, dtype):
+        leaves = [x.detach().to(dtype).requires_grad_() for x in (q, k, v)]
+        if isinstance(alpha, torch.Tensor):
+            leaves.append(alpha.detach().to(DEVICE).to(torch.promote_types(dtype, torch.float32)))
+        if bias is not None:
+            leaves.append(bias.detach().to(dtype))
+        for leaf in leaves[3:]:
+            leaf.requires_grad_()
+        a = leaves[3] if isinstance(alpha, torch.Tensor) else alpha
+        out = function(*leaves[:3], a, leaves[-1] if bias is not None else None)
+        generator = torch.Generator().manual_seed(1)
+        g = torch.randn(out.shape, generator=generator).to(DEVICE, q.dtype).to(dtype)
+        return [x.double() for x in (out.detach(), *torch.autograd.grad(out, leaves, g))]
+
+    window = None if band.left is None else (band.left, -1 if band.right is None else band.right)
+    grouped = q.shape[1] != k.shape[1]
+    fused = run(
+        lambda q, k, v, a, b: flash.flash_attention(
+            q, k, v, visible if b is None else b, band, lengths, a, scale
+        ),
+        q.dtype,
+    )
+    plain = run(
+        lambda q, k, v, a, b: px.attention(
+            q, k, v, visible if b is None else b, 0.0, band.right == 0, scale, grouped, alpha=a,
+            causal_align="bottom-right" if band.offset else "top-left", window=window,
+            key_lengths=lengths,
+        ),
+        torch.float64,
+    )  # fmt: skip
+    for mine, theirs in zip(fused, plain, strict=True):
+        off = (mine - theirs).norm() / theirs.norm()
+        assert off <= (tolerance or TOLERANCE[q.dtype]), off
+    return fused
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0])
+def test_values_and_gradients(alpha):
+    compare(*inputs(), alpha)
+
+
+def test_above_two_by_halving():
+    compare(*inputs(heads=1, queries=9), 2.6, tolerance=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    compare(*inputs(dtype), 1.5, band=CAUSAL)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_alpha_for_each_head_with_its_gradient(dtype):
+    compare(*inputs(dtype, heads=4), torch.tensor(PER_HEAD), band=CAUSAL)
+
+
+@pytest.mark.parametrize(
+    "band",
+    [CAUSAL, Band(right=0, offset=19), Band(5, 3), Band(4, 0), Band(right=0, offset=-9)],
+    ids=["causal", "bottom right", "window", "both", "more queries"],
+)
+def test_bands(band):
+    shape = {"queries": 46} if band.offset < 0 else {}
+    compare(*inputs(**shape), band=band)
+
+
+def test_a_mask_and_an_empty_row():
+    seen = torch.rand(1, 1, 18, 37, generator=torch.Generator().manual_seed(0)) > 0.4
+    seen[..., 5, :] = False
+    out, gq, *_ = compare(*inputs(), seen=seen.to(DEVICE))
+    assert not out[0, :, 5].any()
+    assert not gq[0, :, 5].any()
+
+
+def test_numbers_added_to_the_scores_have_a_gradient():
+    bias = torch.randn(2, 1, 37, generator=torch.Generator().manual_seed(0))
+    bias[..., 7] = -float("inf")
+    q, k, v = inputs()
+    compare(q, k, v, seen=torch.where(bias.isinf(), -30.0, bias).to(DEVICE))
+    hidden = flash.flash_attention(q, k, v, bias.to(DEVICE), EVERYTHING, None, 1.5, 0.5)
+    expected = px.attention(q.double(), k.double(), v.double(), bias.double().to(DEVICE), scale=0.5)
+    assert (hidden - expected).abs().max() < 1e-5
+
+
+def test_lengths_groups_and_sizes_of_heads():
+    q, k, v = inputs(items=2, groups=2, size=12, ev=20)
+    compare(q, k, v, lengths=torch.tensor([37, 11], device=DEVICE))
+
+
+@pytest.mark.parametrize("scale", [-0.5, 0.0])
+def test_any_scale(scale):
+    q, k, v = inputs(queries=5)
+    out = flash.flash_attention(q, k, v, None, EVERYTHING, None, 1.5, scale)
+    torch.testing.assert_close(out, px.attention(q, k, v, scale=scale), rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_not_a_number_stays_in_its_row():
+    q, k, v = inputs()
+    q[0, 1, 3, 0] = float("nan")
+    out = flash.flash_attention(q, k, v, None, EVERYTHING, None, 1.5, 0.5)
+    assert out[0, 1, 3].isnan().all()
+    assert out.isnan().sum() == v.shape[-1]
+    k[0, 0, 4, 0] = float("inf")
+    out = flash.flash_attention(q, k, v, None, EVERYTHING, None, 1.5, 0.5)
+    assert out[0, 0][q[0, 0, :, 0] > 0].isnan().all()
+
+
+def test_blocks_without_weight_are_left_out():
+    q, k, v = inputs(heads=1, queries=16, keys=64)
+    q[..., 0], k[..., 0] = 4.0, 0.0
+    k[:, :, 16:48, 0] = -9.0  # these two blocks are far below the others
+    problem = replace(_Problem(q, k, v, None, 1.5, 0.5), tiles=SMALL)
+    _, saved = launch.forward(problem, train=True)
+    weights = px.entmax(0.5 * q.double() @ k.double().mT, 1.5)
+    expected = weights.reshape(1, 1, 16, 4, 16).amax((2, 4)) > 0
+    assert 0 < int(expected.sum()) < 4
+    assert torch.equal(saved.live[:, :, 0].bool(), expected)
+
+
+def test_gradients_of_gradients():
+    q, k, v = (x.requires_grad_() for x in inputs(queries=3, keys=5, heads=2))
+
+    def second(function):
+        (gq,) = torch.autograd.grad(function(q, k, v).square().sum(), q, create_graph=True)
+        return torch.autograd.grad(gq.square().sum(), (q, k, v))
+
+    mine = second(lambda q, k, v: flash.flash_attention(q, k, v, None, CAUSAL, None, 1.5, 0.5))
+    theirs = second(lambda q, k, v: px.attention(q, k, v, None, 0.0, True, 0.5))
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+# --- on a GPU alone: what is too large for the interpreter, and what only the front door does ---
+
+gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [16, 40, 64, 128, 256])
+def test_lengths_that_are_no_power_of_two(dtype, size):
+    q, k, v = inputs(dtype, items=2, heads=8, groups=8, queries=301, keys=517, size=size, ev=size)
+    scale = size**-0.5
+    compare(q, k, v, 1.5, band=CAUSAL, scale=scale)
+    compare(q, k, v, 1.3, lengths=torch.tensor([517, 40], device=DEVICE), scale=scale)
+    compare(q, k, v, torch.linspace(1.0, 2.0, 8), band=Band(100, 30), scale=scale)
+
+
+@gpu
+def test_the_front_door_takes_it_and_gives_the_same_bits():
+    q, k, v = inputs(torch.bfloat16, heads=8, queries=700, keys=700, size=64, ev=64)
+    calls = [px.attention(q, k, v, is_causal=True) for _ in range(3)]
+    assert torch.equal(calls[0], calls[1])
+    assert torch.equal(calls[0], calls[2])
+    leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+    grads = [
+        torch.autograd.grad(px.attention(*leaves, is_causal=True).square().sum(), leaves)
+        for _ in range(2)
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+@gpu
+def test_memory_does_not_grow_with_the_square():
+    def peak(length):
+        q, k, v = (
+            torch.randn(1, 2, length, 64, device=DEVICE, dtype=torch.bfloat16) for _ in "qkv"
+        )
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        px.attention(*leaves, is_causal=True).sum().backward()
+        return torch.cuda.max_memory_allocated() - before
+
+    peak(4096)
+    assert peak(16384) < 6 * peak(4096)
+
+
+@gpu
+@pytest.mark.parametrize("alpha", ["number", "tensor"])
+def test_compiled_in_training(alpha):
+    torch._dynamo.reset()
+    q, k, v = inputs(torch.bfloat16, heads=4, queries=300, keys=300, size=64, ev=64)
+    a = torch.tensor(PER_HEAD, device=DEVICE) if alpha == "tensor" else 1.5
+
+    def step(q, k, v, a):
+        return px.attention(q, k, v, is_causal=True, alpha=a)
+
+    def run(function):
+        leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+        extra = [a.clone().requires_grad_()] if isinstance(a, torch.Tensor) else []
+        out = function(*leaves, *(extra or [a]))
+        return [out, *torch.autograd.grad(out.float().square().sum(), [*leaves, *extra])]
+
+    for mine, theirs in zip(run(torch.compile(step, fullgraph=True)), run(step), strict=True):
+        assert torch.equal(mine, theirs)
