@@ -1,0 +1,1 @@
+"""SparseMAP in numba: MAP oracles, the active-set solver, and its derivative."""
