@@ -36,7 +36,7 @@ import numpy as np
 
 from parsimax.kernels.cpu.jit import kernel
 
-from . import sequence
+from . import budget, matching, sequence
 
 SEQUENCE = 0
 MATCHING = 1
@@ -59,6 +59,10 @@ def map_oracle(kind, scores, extra, dims, chosen, floats, integers):
     """The best structure of a kind; see the contract above."""
     if kind == SEQUENCE:
         return sequence.oracle(scores, extra, dims, chosen, floats, integers)
+    if kind == MATCHING:
+        return matching.oracle(scores, extra, dims, chosen, floats, integers)
+    if kind == BUDGET:
+        return budget.oracle(scores, extra, dims, chosen, floats, integers)
     return np.nan
 
 
@@ -70,11 +74,17 @@ def extra_score(kind, extra, dims, chosen):
     return 0.0
 
 
-_WORKSPACE = {SEQUENCE: sequence.workspace}
+_WORKSPACE = {
+    SEQUENCE: sequence.workspace,
+    MATCHING: matching.workspace,
+    BUDGET: budget.workspace,
+}
 
 
 def workspace(kind: int, dims: tuple[int, ...]) -> tuple[int, int]:
     """How many floats and integers an oracle wants to work in."""
+    if kind == PYTHON:
+        return 0, 0
     floats, integers = _WORKSPACE[kind](dims)
     return int(floats), int(integers)
 
@@ -86,6 +96,8 @@ def slots(kind, dims):
         return min(dims[0], dims[1])
     if kind == BUDGET:
         return dims[2]
+    if kind == PYTHON:
+        return dims[0] * dims[1]  # at most
     if kind == MONOTONE_ALIGNMENT:
         return dims[1]
     return dims[0]
