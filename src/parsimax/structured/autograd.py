@@ -90,7 +90,7 @@ class Solve(torch.autograd.Function):
         if given is None:
             return (None,) * 6
         edges = extra_shape[1:].numel() if ctx.needs_input_grad[1] else 0
-        units, edge_grads, _ = Sensitivity.apply(
+        units, edge_grads, _ = Sensitivity.apply(  # type: ignore[no-untyped-call]
             marginals.reshape(batch, -1) if marginals is not None else given.new_empty(batch, 0),
             given.new_empty(batch, 0),
             probabilities if probabilities is not None else given.new_empty(batch, 0),
@@ -122,7 +122,7 @@ class Solve(torch.autograd.Function):
         edges = given.new_empty(batch, 0)
         if extra is not None and extra.numel():
             edges = extra.expand(batch, *extra_shape[1:]).reshape(batch, -1)
-        units, _, structures = Sensitivity.apply(
+        units, _, structures = Sensitivity.apply(  # type: ignore[no-untyped-call]
             scores.reshape(batch, -1) if scores is not None else given.new_empty(batch, 0),
             edges,
             given.new_empty(batch, 0),
@@ -150,7 +150,7 @@ class Solve(torch.autograd.Function):
         batch = scores.shape[0] if in_dims[0] is None else scores.movedim(in_dims[0], 0).shape[1]
         if in_dims[1] is not None or extra.shape[0] != 1:
             extra = _folded(_widened(extra, in_dims[1], batch, size), size)
-        out = Solve.apply(
+        out = Solve.apply(  # type: ignore[no-untyped-call]
             _folded(_front(scores, in_dims[0], size), size),
             extra,
             _folded(_front(sizes, in_dims[2], size), size),
@@ -217,7 +217,7 @@ class Sensitivity(torch.autograd.Function):
         folded = [
             _folded(_front(x, d, size), size) for x, d in zip(tensors, in_dims[:5], strict=True)
         ]
-        out = Sensitivity.apply(*folded, problem, labels, columns)
+        out = Sensitivity.apply(*folded, problem, labels, columns)  # type: ignore[no-untyped-call]
         return tuple(x.reshape(size, -1, x.shape[1]) for x in out), (0, 0, 0)
 
 
@@ -233,7 +233,8 @@ def _again(
         x if x is not None and width else some.new_empty(len(members), 0)
         for x, width in zip(given, present, strict=True)
     ]
-    out = Sensitivity.apply(*arguments, members, counts, problem, labels, wanted)
+    rest = (members, counts, problem, labels, wanted)
+    out = Sensitivity.apply(*arguments, *rest)  # type: ignore[no-untyped-call]
     return tuple(x if width else None for x, width in zip(out, wanted, strict=True))
 
 

@@ -1,7 +1,7 @@
 r"""The SparseMAP loss (Niculae et al. 2018): the Fenchel-Young loss of a structure.
 
-.. math:: L(z, y) = \max_{\mu \in \mathcal M} \left( \langle z, \mu \rangle - \tfrac12 \|\mu\|^2 \right)
-          + \tfrac12 \|y\|^2 - \langle z, y \rangle, \quad \nabla_z L = \mu^* - y
+.. math:: L(z, y) = \max_{\mu \in \mathcal M}
+          \left( \langle z, \mu \rangle - \tfrac12 \|\mu\|^2 \right) + \tfrac12 \|y\|^2 - \langle z, y \rangle, \quad \nabla_z L = \mu^* - y
 
 with the transitions' scores on both sides, where there are some.
 """
@@ -76,7 +76,7 @@ def sparsemap_loss(
         y_edges = y[:, :-1, :, None] * y[:, 1:, None, :]  # exact for zeros and ones
     else:
         transitions = None
-    losses = _FenchelYoung.apply(
+    losses: Tensor = _FenchelYoung.apply(  # type: ignore[no-untyped-call]
         apply_mask(scores, mask).double().reshape(batch, rows, columns),
         transitions,
         y,
@@ -128,8 +128,8 @@ def _from_labels(labels: Tensor, k: int) -> Tensor:
 def _inside(structure: Structure, lengths: Tensor, lead: torch.Size, scores: Tensor) -> Tensor:
     """True where the lengths reach, in the shape of the scores."""
     _, shape, flat = as_batch(scores, structure, lengths)
-    cut = cut_of(structure, shape)
-    sizes = instance_sizes(structure, tuple(lead), *flat.shape[1:], lengths, cut).to(scores.device)
+    cut, (_, rows, columns) = cut_of(structure, shape), flat.shape
+    sizes = instance_sizes(structure, tuple(lead), rows, columns, lengths, cut).to(scores.device)
     row = torch.arange(flat.shape[1], device=scores.device)[:, None] < sizes[:, :1, None]
     column = torch.arange(flat.shape[2], device=scores.device) < sizes[:, 1:, None]
     return (row & column).reshape(scores.shape)

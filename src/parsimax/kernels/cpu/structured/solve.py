@@ -1,4 +1,4 @@
-"""Solve a range of instances: cut to size, forbid, start, ask the oracle until nothing is better."""
+"""Solve a range of instances: cut to size, forbid, start, ask the oracle until all is found."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def write_marginals(marginals, values, dims, outcome):
 
 @kernel
 def collect(active, dims, stride, members, probabilities, at):
-    """Write the structures with probability, most likely first, from row ``at`` on; their number."""
+    """Write structures with probability, most likely first, from row ``at`` on; their number."""
     k = active.state[COUNT]
     written = 0
     for s in np.argsort(-active.p[:k]):
