@@ -36,7 +36,7 @@ import numpy as np
 
 from parsimax.kernels.cpu.jit import kernel
 
-from . import sequence
+from . import arborescence, monotone, projective, sequence
 
 SEQUENCE = 0
 MATCHING = 1
@@ -59,10 +59,21 @@ def map_oracle(kind, scores, extra, dims, chosen, floats, integers):
     """The best structure of a kind; see the contract above."""
     if kind == SEQUENCE:
         return sequence.oracle(scores, extra, dims, chosen, floats, integers)
+    if kind == ARBORESCENCE:
+        return arborescence.oracle(scores, extra, dims, chosen, floats, integers)
+    if kind == PROJECTIVE_TREE:
+        return projective.oracle(scores, extra, dims, chosen, floats, integers)
+    if kind == MONOTONE_ALIGNMENT:
+        return monotone.oracle(scores, extra, dims, chosen, floats, integers)
     return np.nan
 
 
-_WORKSPACE = {SEQUENCE: sequence.workspace}
+_WORKSPACE = {
+    SEQUENCE: sequence.workspace,
+    ARBORESCENCE: arborescence.workspace,
+    PROJECTIVE_TREE: projective.workspace,
+    MONOTONE_ALIGNMENT: monotone.workspace,
+}
 
 
 def workspace(kind: int, dims: tuple[int, ...]) -> tuple[int, int]:
