@@ -22,34 +22,37 @@ _LEFT_ARC = 3  # an arc from its last word to its first
 
 
 @kernel
-def _raise_to_sum(out, a, b):
-    """out = max(out, a + b)."""
-    for i in range(out.size):
-        value = a[i] + b[i]
-        out[i] = value if value > out[i] else out[i]
-
-
-@kernel
 def _spans(scores, n, right, left, right_arc, left_arc, joined):
-    """Fill the tables; see the names of their spans above."""
+    """Fill the tables; see the names of their spans above.
+
+    The three innermost loops are written out: a function for them is not inlined, and calling it
+    takes longer than a loop over one width.
+    """
     right[0, :] = 0.0
     left[0, :] = 0.0
     for w in range(1, n):
         count = n - w
-        inner = joined[:count]
-        inner[:] = -np.inf
+        joined[:count] = -np.inf
         for k in range(w):
-            _raise_to_sum(inner, right[k, :count], left[w - 1 - k, k + 1 : k + 1 + count])
+            a, b = right[k], left[w - 1 - k, k + 1 :]
+            for i in range(count):
+                value = a[i] + b[i]
+                joined[i] = value if value > joined[i] else joined[i]
         for i in range(count):
-            right_arc[w, i] = inner[i] + scores[i * n + i + w]
-            left_arc[w, i] = inner[i] + scores[(i + w) * n + i]
-        to_right, to_left = right[w, :count], left[w, :count]
-        to_right[:] = -np.inf
-        to_left[:] = -np.inf
-        for k in range(1, w + 1):
-            _raise_to_sum(to_right, right_arc[k, :count], right[w - k, k : k + count])
+            right_arc[w, i] = joined[i] + scores[i * n + i + w]
+            left_arc[w, i] = joined[i] + scores[(i + w) * n + i]
+        to_right, to_left = right[w], left[w]
+        to_right[:count] = -np.inf
+        to_left[:count] = -np.inf
         for k in range(w):
-            _raise_to_sum(to_left, left[k, :count], left_arc[w - k, k : k + count])
+            a, b = right_arc[k + 1], right[w - k - 1, k + 1 :]
+            for i in range(count):
+                value = a[i] + b[i]
+                to_right[i] = value if value > to_right[i] else to_right[i]
+            a, b = left[k], left_arc[w - k, k:]
+            for i in range(count):
+                value = a[i] + b[i]
+                to_left[i] = value if value > to_left[i] else to_left[i]
 
 
 @kernel
