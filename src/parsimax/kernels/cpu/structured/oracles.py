@@ -27,7 +27,7 @@ label a position; a tree: one head a word), ``chosen[j]`` is the choice of group
 listed in ``_ALIGNED``: overlaps of two structures are then counted by comparing them slot by slot.
 
 A new oracle is a file beside this one with ``oracle`` and ``workspace(dims)``, a number below, and
-a branch in each of ``map_oracle``, ``workspace`` and ``slots``.
+a branch in each of ``map_oracle``, ``workspace`` and ``slots`` (and ``extra_score``, where there is one).
 """
 
 from __future__ import annotations
@@ -66,6 +66,14 @@ def map_oracle(kind, scores, extra, dims, chosen, floats, integers):
     if kind == MONOTONE_ALIGNMENT:
         return monotone.oracle(scores, extra, dims, chosen, floats, integers)
     return np.nan
+
+
+@kernel
+def extra_score(kind, extra, dims, chosen):
+    """The score of a given structure that belongs to no variable."""
+    if kind == SEQUENCE:
+        return sequence.extra_score(extra, dims, chosen)
+    return 0.0
 
 
 _WORKSPACE = {

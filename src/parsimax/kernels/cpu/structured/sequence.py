@@ -75,3 +75,14 @@ def _backtrack(extra, n, k, steps, best, chosen):
         label = origin
         chosen[i] = i * k + label
     return total
+
+
+@kernel
+def extra_score(extra, dims, chosen):
+    """The transitions of given labels."""
+    n, k, steps = dims[0], dims[1], dims[2]
+    total = 0.0
+    for i in range(n - 1 if steps > 0 else 0):
+        first = (i if steps > 1 else 0) * k * k
+        total += extra[first + chosen[i] % k * k + chosen[i + 1] % k]
+    return total

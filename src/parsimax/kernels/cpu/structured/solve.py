@@ -1,0 +1,245 @@
+"""Solve a range of instances: cut to size, forbid, start, ask the oracle until nothing is better."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parsimax.kernels.cpu.jit import kernel
+
+from .active_set import (
+    COUNT,
+    DONE,
+    GAP,
+    STEPS,
+    advance,
+    grown,
+    insert,
+    look,
+    make_active,
+    reset,
+    settle,
+    spread,
+)
+from .oracles import PYTHON, extra_score, map_oracle, slots
+
+SOLVED, EMPTY, INFEASIBLE, UNDEFINED = range(4)  # what became of an instance
+
+STRICTER = 1e-3  # of the tolerance: one structure more often makes the solution exact
+
+
+@kernel
+def _cut(scores, rows, columns, out):
+    """Copy the upper left corner; (lowest finite, highest, forbidden ones, whether defined)."""
+    low, high = np.inf, -np.inf
+    forbidden, defined = 0, True
+    for i in range(rows):
+        for j in range(columns):
+            z = scores[i, j]
+            out[i * columns + j] = z
+            if z == -np.inf:
+                forbidden += 1
+            elif z < np.inf:
+                low = z if z < low else low
+                high = z if z > high else high
+            else:
+                defined = False
+    return low, high, forbidden, defined
+
+
+@kernel
+def _look_over(extra):
+    """(lowest finite, highest, forbidden ones, whether defined) of other scores."""
+    low, high = 0.0, 0.0
+    forbidden, defined = 0, True
+    for z in extra:
+        if z == -np.inf:
+            forbidden += 1
+        elif z < np.inf:
+            low = z if z < low else low
+            high = z if z > high else high
+        else:
+            defined = False
+    return low, high, forbidden, defined
+
+
+@kernel
+def prepare(kind, scores, extra, dims, out):
+    """Write the scores of one instance, all finite and at most 0, to ``out``.
+
+    Returns (what became of it, other scores, the least total score of an allowed structure). What
+    is forbidden gets a score that nothing can outweigh. A shift of all scores changes no marginals
+    where all structures have equally many variables; without it, large scores lose no digits.
+    """
+    rows, columns = dims[0], dims[1]
+    variables = rows * columns
+    low, high, forbidden, defined = _cut(scores, rows, columns, out)
+    steps = 0
+    other_low, other_high, other_forbidden, other_defined = 0.0, 0.0, 0, True
+    if extra.size > 0:
+        steps = dims[0] - 1
+        other_low, other_high, other_forbidden, other_defined = _look_over(extra)
+    if variables == 0 or (defined and forbidden == variables):
+        return EMPTY, extra, 0.0
+    if not (defined and other_defined):
+        return UNDEFINED, extra, 0.0
+    shift = high if kind != PYTHON else 0.0
+    taken = slots(kind, dims)
+    least = taken * (low - shift) + steps * other_low
+    # more than any two structures can differ by, also when marginals are taken off
+    penalty = (taken + 1) * (high - low + 2.0) + (steps + 1) * (other_high - other_low) + 1.0
+    for i in range(variables):
+        z = out[i]
+        out[i] = z - shift if z > -np.inf else low - shift - penalty
+    if other_forbidden:
+        extra = extra.copy()
+        for i in range(extra.size):
+            if extra[i] == -np.inf:
+                extra[i] = other_low - penalty
+    return SOLVED, extra, least
+
+
+@kernel
+def warm(active, kind, extra, dims, stride, members, probabilities, least, chosen):
+    """Begin with structures known from before, if they are allowed and independent."""
+    for s in range(probabilities.size):
+        if not probabilities[s] > 0.0:
+            continue
+        if active.state[COUNT] == active.p.size:
+            active = grown(active)
+        size, b = 0, 0.0
+        for m in members[s]:
+            if m >= 0:
+                chosen[size] = m // stride * dims[1] + m % stride
+                b += active.scores[chosen[size]]
+                size += 1
+        b += extra_score(kind, extra, dims, chosen)
+        if b >= least - 1.0:
+            insert(active, chosen, size, b, probabilities[s])
+    if active.state[COUNT] > 0:
+        spread(active)
+        settle(active)
+    return active
+
+
+@kernel
+def _total(scores, chosen, size):
+    total = 0.0
+    for j in range(size):
+        total += scores[chosen[j]]
+    return total
+
+
+@kernel
+def write_marginals(marginals, values, dims, outcome):
+    """Back to the full size; NaN where the scores were not numbers, 0 where nothing is allowed."""
+    for i in range(marginals.shape[0]):
+        for j in range(marginals.shape[1]):
+            inside = i < dims[0] and j < dims[1]
+            if outcome == SOLVED:
+                marginals[i, j] = values[i * dims[1] + j] if inside else 0.0
+            else:
+                marginals[i, j] = np.nan if outcome == UNDEFINED and inside else 0.0
+
+
+@kernel
+def collect(active, dims, stride, members, probabilities, at):
+    """Write the structures with probability, most likely first, from row ``at`` on; their number."""
+    k = active.state[COUNT]
+    written = 0
+    for s in np.argsort(-active.p[:k]):
+        if active.p[s] > 0.0:
+            probabilities[at + written] = active.p[s]
+            row, out = active.members[active.rows[s]], members[at + written]
+            for j in range(active.sizes[s]):
+                out[j] = row[j] // dims[1] * stride + row[j] % dims[1]
+            out[active.sizes[s] :] = -1
+            written += 1
+    return written
+
+
+@kernel
+def _doubled(members, probabilities):
+    longer = np.empty((2 * members.shape[0], members.shape[1]), np.int32)
+    longer[: members.shape[0]] = members
+    more = np.empty(2 * probabilities.size)
+    more[: probabilities.size] = probabilities
+    return longer, more
+
+
+@kernel
+def solve_range(
+    start,
+    stop,
+    kind,
+    aligned,
+    scores,
+    extra,
+    sizes,
+    options,
+    room,
+    tol,
+    max_steps,
+    warm_members,
+    warm_probabilities,
+    marginals,
+    gaps,
+    steps,
+    outcomes,
+    counts,
+):
+    """Solve instances ``start`` to ``stop``; (members, probabilities) of all, one after the other.
+
+    ``scores`` and ``marginals`` are (B, N, M), ``extra`` (B or 1, any), ``sizes`` (B, 2) the part
+    of each instance that counts. ``room`` is (floats, integers, slots) of the largest instance, and
+    how many structures to expect. Members are indices into N * M, padded by -1.
+    """
+    stride, width, expected = scores.shape[2], room[2], room[3]
+    dims = np.empty(2 + options.size, np.int64)
+    dims[2:] = options
+    floats, integers = np.zeros(room[0]), np.zeros(room[1], np.int64)
+    active = make_active(scores.shape[1] * stride, width, expected, aligned)
+    chosen = np.empty(width, np.int32)
+    members = np.empty((expected * (stop - start), width), np.int32)
+    probabilities = np.empty(expected * (stop - start))
+    filled = 0
+    for item in range(start, stop):
+        dims[0], dims[1] = sizes[item, 0], sizes[item, 1]
+        reset(active, dims[0] * dims[1], STRICTER * tol)
+        others = extra[item if extra.shape[0] > 1 else 0]
+        outcome, others, least = prepare(kind, scores[item], others, dims, active.scores)
+        if outcome == SOLVED:
+            floats[:] = 0.0
+            integers[:] = 0
+            if warm_probabilities.shape[1] > 0:
+                active = warm(
+                    active,
+                    kind,
+                    others,
+                    dims,
+                    stride,
+                    warm_members[item],
+                    warm_probabilities[item],
+                    least,
+                    chosen,
+                )
+            look(active)
+            size = slots(kind, dims)
+            while not active.state[DONE] and active.state[STEPS] < max_steps:
+                if active.state[COUNT] == active.p.size:
+                    active = grown(active)
+                score = map_oracle(kind, active.left, others, dims, chosen, floats, integers)
+                if active.state[COUNT] == 0 and (
+                    _total(active.scores, chosen, size) + score < least - 1.0
+                ):
+                    outcome = INFEASIBLE
+                    break
+                advance(active, chosen, size, score)
+        outcomes[item], steps[item], counts[item] = outcome, active.state[STEPS], 0
+        gaps[item] = active.numbers[GAP] if outcome == SOLVED else 0.0
+        write_marginals(marginals[item], active.marginals, dims, outcome)
+        if outcome == SOLVED:
+            while filled + active.state[COUNT] > probabilities.size:
+                members, probabilities = _doubled(members, probabilities)
+            counts[item] = collect(active, dims, stride, members, probabilities, filled)
+            filled += counts[item]
+    return members[:filled], probabilities[:filled]
