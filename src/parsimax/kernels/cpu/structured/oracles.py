@@ -36,7 +36,7 @@ import numpy as np
 
 from parsimax.kernels.cpu.jit import kernel
 
-from . import arborescence, monotone, projective, sequence
+from . import arborescence, budget, matching, monotone, projective, sequence
 
 SEQUENCE = 0
 MATCHING = 1
@@ -59,6 +59,10 @@ def map_oracle(kind, scores, extra, dims, chosen, floats, integers):
     """The best structure of a kind; see the contract above."""
     if kind == SEQUENCE:
         return sequence.oracle(scores, extra, dims, chosen, floats, integers)
+    if kind == MATCHING:
+        return matching.oracle(scores, extra, dims, chosen, floats, integers)
+    if kind == BUDGET:
+        return budget.oracle(scores, extra, dims, chosen, floats, integers)
     if kind == ARBORESCENCE:
         return arborescence.oracle(scores, extra, dims, chosen, floats, integers)
     if kind == PROJECTIVE_TREE:
@@ -78,6 +82,8 @@ def extra_score(kind, extra, dims, chosen):
 
 _WORKSPACE = {
     SEQUENCE: sequence.workspace,
+    MATCHING: matching.workspace,
+    BUDGET: budget.workspace,
     ARBORESCENCE: arborescence.workspace,
     PROJECTIVE_TREE: projective.workspace,
     MONOTONE_ALIGNMENT: monotone.workspace,
@@ -86,6 +92,8 @@ _WORKSPACE = {
 
 def workspace(kind: int, dims: tuple[int, ...]) -> tuple[int, int]:
     """How many floats and integers an oracle wants to work in."""
+    if kind == PYTHON:
+        return 0, 0
     floats, integers = _WORKSPACE[kind](dims)
     return int(floats), int(integers)
 
@@ -97,6 +105,8 @@ def slots(kind, dims):
         return min(dims[0], dims[1])
     if kind == BUDGET:
         return dims[2]
+    if kind == PYTHON:
+        return dims[0] * dims[1]  # at most
     if kind == MONOTONE_ALIGNMENT:
         return dims[1]
     return dims[0]

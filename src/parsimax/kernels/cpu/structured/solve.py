@@ -82,7 +82,9 @@ def prepare(kind, scores, extra, dims, out):
         return EMPTY, extra, 0.0
     if not (defined and other_defined):
         return UNDEFINED, extra, 0.0
-    shift = high if kind != PYTHON else 0.0
+    shift = high
+    if kind == PYTHON:  # structures of any size
+        low, high, shift = min(low, 0.0), max(high, 0.0), 0.0
     taken = slots(kind, dims)
     least = taken * (low - shift) + steps * other_low
     # more than any two structures can differ by, also when marginals are taken off
