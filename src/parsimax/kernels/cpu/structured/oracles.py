@@ -37,7 +37,7 @@ import numpy as np
 
 from parsimax.kernels.cpu.jit import kernel
 
-from . import budget, matching, sequence
+from . import arborescence, budget, matching, monotone, projective, sequence
 
 SEQUENCE = 0
 MATCHING = 1
@@ -64,6 +64,12 @@ def map_oracle(kind, scores, extra, dims, chosen, floats, integers):
         return matching.oracle(scores, extra, dims, chosen, floats, integers)
     if kind == BUDGET:
         return budget.oracle(scores, extra, dims, chosen, floats, integers)
+    if kind == ARBORESCENCE:
+        return arborescence.oracle(scores, extra, dims, chosen, floats, integers)
+    if kind == PROJECTIVE_TREE:
+        return projective.oracle(scores, extra, dims, chosen, floats, integers)
+    if kind == MONOTONE_ALIGNMENT:
+        return monotone.oracle(scores, extra, dims, chosen, floats, integers)
     return np.nan
 
 
@@ -79,6 +85,9 @@ _WORKSPACE = {
     SEQUENCE: sequence.workspace,
     MATCHING: matching.workspace,
     BUDGET: budget.workspace,
+    ARBORESCENCE: arborescence.workspace,
+    PROJECTIVE_TREE: projective.workspace,
+    MONOTONE_ALIGNMENT: monotone.workspace,
 }
 
 
