@@ -37,10 +37,11 @@ class Structure(ABC):
         return None
 
     def check_instance(self, rows: int, columns: int) -> str | None:
-        """Why no structure of this size exists, as a sentence; None if one does."""
+        """Why no structure of this size exists, in words that follow "got"; None if one does."""
         return None
 
     def __str__(self) -> str:
+        """The name, as it is written in messages."""
         return type(self).__name__
 
 
@@ -52,13 +53,7 @@ def instance_shape(structure: Structure, scores: Tensor) -> tuple[int, int]:
             f"scores of {structure} must have at least {dims} dimensions, "
             f"got shape {tuple(scores.shape)}"
         )
-    shape = tuple(scores.shape[scores.ndim - dims :])
-    rows, columns = shape if dims == 2 else (1, shape[0])
-    if structure.square and rows != columns:
-        raise ValueError(
-            f"scores of {structure} must be square, [head, child] with one row and one column for "
-            f"each word, got {rows} x {columns} in shape {tuple(scores.shape)}"
-        )
+    rows, columns = scores.shape[-2:] if dims == 2 else (1, scores.shape[-1])
     return rows, columns
 
 
@@ -92,7 +87,9 @@ def instance_sizes(
     for (n, m), item in distinct.items():
         why = structure.check_instance(n, m) if n * m > 0 else None
         if why:
-            raise ValueError(f"{why} (item {item} of the batch)")
+            raise ValueError(
+                f"scores have no structure that is {structure}: got {why} (item {item} of the batch)"
+            )
     return sizes
 
 
