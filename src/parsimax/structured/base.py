@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -66,13 +67,14 @@ def instance_sizes(
     cut: str,
 ) -> Tensor:
     """(B, 2): the part of each instance that counts, on the CPU; each must have a structure."""
-    full = torch.tensor([rows, columns])
-    sizes = full.repeat(torch.Size(lead).numel(), 1)
+    sizes = _full_sizes(torch.Size(lead).numel(), rows, columns)
     if lengths is not None:
+        full = torch.tensor([rows, columns])
         given = _check_lengths(structure, lead, lengths, cut)
         if cut == "both":
             sizes = given.expand(-1, 2).contiguous() if given.shape[1] == 1 else given.clone()
         else:
+            sizes = sizes.clone()
             sizes[:, ("rows", "columns").index(cut)] = given[:, 0]
         bad = (sizes < 0) | (sizes > full)
         if bool(bad.any()):
@@ -88,9 +90,15 @@ def instance_sizes(
         why = structure.check_instance(n, m) if n * m > 0 else None
         if why:
             raise ValueError(
-                f"scores have no structure that is {structure}: got {why} (item {item} of the batch)"
+                f"scores have no structure that is {structure}: got {why} "
+                f"(item {item} of the batch)"
             )
     return sizes
+
+
+@lru_cache(maxsize=16)
+def _full_sizes(batch: int, rows: int, columns: int) -> Tensor:
+    return torch.tensor([[rows, columns]]).repeat(batch, 1)
 
 
 def _check_lengths(
