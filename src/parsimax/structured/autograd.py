@@ -297,7 +297,7 @@ class _Sensitivity(torch.autograd.Function):
             _folded(_front(x, d, size), size) for x, d in zip(tensors, in_dims[:5], strict=True)
         ]
         out = _Sensitivity.apply(*folded, problem, labels, columns)  # type: ignore[no-untyped-call]
-        return tuple(x.reshape(size, -1, x.shape[1]) for x in out), (0, 0, 0)
+        return tuple(x.reshape(size, len(x) // size, x.shape[1]) for x in out), (0, 0, 0)
 
 
 def _again(

@@ -97,7 +97,8 @@ def reset(active, variables, target):
 @kernel
 def _longer(x, size):
     y = np.zeros(size, x.dtype)
-    y[: x.size] = x
+    for i in range(x.size):
+        y[i] = x[i]
     return y
 
 
@@ -107,11 +108,14 @@ def grown(active):
     old = active.p.size
     new = 2 * old
     members = np.empty((new, active.members.shape[1]), np.int32)
-    members[:old] = active.members
     R = np.empty((new, new))
-    R[:old, :old] = active.R
     rows = np.arange(new)
-    rows[:old] = active.rows
+    for s in range(old):
+        rows[s] = active.rows[s]
+        for j in range(members.shape[1]):
+            members[s, j] = active.members[s, j]
+        for t in range(old):
+            R[s, t] = active.R[s, t]
     return Active(
         active.scores,
         active.marginals,

@@ -160,7 +160,8 @@ def collect(active, dims, stride, members, probabilities, at):
             row, out = active.members[active.rows[s]], members[at + written]
             for j in range(active.sizes[s]):
                 out[j] = row[j] // dims[1] * stride + row[j] % dims[1]
-            out[active.sizes[s] :] = -1
+            for j in range(active.sizes[s], out.size):
+                out[j] = -1
             written += 1
     return written
 
@@ -168,9 +169,11 @@ def collect(active, dims, stride, members, probabilities, at):
 @kernel
 def _doubled(members, probabilities):
     longer = np.empty((2 * members.shape[0], members.shape[1]), np.int32)
-    longer[: members.shape[0]] = members
     more = np.empty(2 * probabilities.size)
-    more[: probabilities.size] = probabilities
+    for s in range(probabilities.size):
+        more[s] = probabilities[s]
+        for j in range(members.shape[1]):
+            longer[s, j] = members[s, j]
     return longer, more
 
 
@@ -203,7 +206,8 @@ def solve_range(
     """
     stride, width, expected = scores.shape[2], room[2], room[3]
     dims = np.empty(2 + options.size, np.int64)
-    dims[2:] = options
+    for i in range(options.size):
+        dims[2 + i] = options[i]
     floats, integers = np.zeros(room[0]), np.zeros(room[1], np.int64)
     active = make_active(scores.shape[1] * stride, width, expected, aligned)
     chosen = np.empty(width, np.int32)
