@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
+from tests.oracles import structures as all_of
 
 import parsimax as px
 from parsimax.structured import Budget, ConvergenceWarning, FromOracle, Matching, Sequence
-from tests.oracles import structures as all_of
 
 
 def top_two(z):

@@ -101,7 +101,11 @@ def test_warm_start_must_fit():
 @pytest.mark.parametrize(
     ("oracle", "error", "words"),
     [
-        (lambda z: z[:1] > 0, ValueError, r"shape of the scores it was given, \(4, 3\), got \(1, 3\)"),
+        (
+            lambda z: z[:1] > 0,
+            ValueError,
+            r"shape of the scores it was given, \(4, 3\), got \(1, 3\)",
+        ),
         (lambda z: z, ValueError, "zeros and ones, got .* among them"),
         (lambda z: (z > 0).tolist(), TypeError, "got list"),
     ],

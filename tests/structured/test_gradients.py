@@ -103,9 +103,7 @@ def test_torch_func():
     torch.testing.assert_close(jacfwd(one)(z), want)
     torch.testing.assert_close(want, want.permute(2, 3, 0, 1))  # symmetric
     direction = torch.randn_like(z)
-    torch.testing.assert_close(
-        jvp(one, (z,), (direction,))[1], torch.tensordot(want, direction, 2)
-    )
+    torch.testing.assert_close(jvp(one, (z,), (direction,))[1], torch.tensordot(want, direction, 2))
     batch = torch.randn(5, 4, 4).double()
     each = torch.stack([one(x) for x in batch])
     torch.testing.assert_close(vmap(one)(batch), each)

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from tests.oracles import structures as all_of
 from torch.autograd import gradcheck, gradgradcheck
 
 import parsimax as px
 from parsimax.structured import Budget, FromOracle, Matching, Sequence
-from tests.oracles import structures as all_of
 
 
 def cases():

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from tests.oracles import structures as all_of
 
 import parsimax as px
 from parsimax.structured import Budget, FromOracle, Matching, Sequence
-from tests.oracles import structures as all_of
 
 HOW = {
     "normal": lambda shape: torch.randn(shape).double(),

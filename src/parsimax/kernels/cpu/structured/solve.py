@@ -151,19 +151,26 @@ def write_marginals(marginals, values, dims, outcome):
 
 @kernel
 def collect(active, dims, stride, members, probabilities, at):
-    """Write structures with probability, most likely first, from row ``at`` on; their number."""
-    k = active.state[COUNT]
+    """Write structures with probability, most likely first, from row ``at`` on; their number.
+
+    Probabilities are used up by it.
+    """
+    k, left = active.state[COUNT], active.p
     written = 0
-    for s in np.argsort(-active.p[:k]):
-        if active.p[s] > 0.0:
-            probabilities[at + written] = active.p[s]
-            row, out = active.members[active.rows[s]], members[at + written]
-            for j in range(active.sizes[s]):
-                out[j] = row[j] // dims[1] * stride + row[j] % dims[1]
-            for j in range(active.sizes[s], out.size):
-                out[j] = -1
-            written += 1
-    return written
+    while True:
+        s = 0
+        for t in range(1, k):
+            s = t if left[t] > left[s] else s
+        if not left[s] > 0.0:
+            return written
+        probabilities[at + written] = left[s]
+        left[s] = 0.0
+        row, out = active.members[active.rows[s]], members[at + written]
+        for j in range(active.sizes[s]):
+            out[j] = row[j] // dims[1] * stride + row[j] % dims[1]
+        for j in range(active.sizes[s], out.size):
+            out[j] = -1
+        written += 1
 
 
 @kernel
