@@ -1,4 +1,4 @@
-"""Derivatives of sparsemap: in scores, transitions, through probabilities and edges, of any order."""
+"""Derivatives of sparsemap in scores and transitions, of all results, and of any order."""
 
 import pytest
 import torch

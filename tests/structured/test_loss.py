@@ -55,7 +55,7 @@ def test_value_and_gradient(name):
 
 @every
 def test_zero_beyond_the_margin(name):
-    structure, shape, everything = cases()[name]
+    structure, _, everything = cases()[name]
     y = torch.from_numpy(everything[:3])
     z = (100 * (2 * y - 1)).requires_grad_()
     loss = px.sparsemap_loss(z, y, structure, reduction="none")
@@ -119,7 +119,7 @@ def test_errors():
         px.sparsemap_loss(z, torch.zeros(2, 3), Matching())
     with pytest.raises(ValueError, match="between 0 and 1, got 2"):
         px.sparsemap_loss(z, torch.full((2, 3, 3), 2.0), Matching())
-    with pytest.raises(ValueError, match="0 or 1, where there are transitions, got 0.5"):
+    with pytest.raises(ValueError, match=r"0 or 1, where there are transitions, got 0\.5"):
         px.sparsemap_loss(z, torch.full((2, 3, 3), 0.5), Sequence(torch.zeros(3, 3)))
     with pytest.raises(ValueError, match="reduction must be one of"):
         px.sparsemap_loss(z, torch.eye(3).expand(2, 3, 3), Matching(), reduction="avg")

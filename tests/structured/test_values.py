@@ -110,7 +110,7 @@ def test_an_oracle_in_python_gives_what_the_compiled_one_gives(shape):
 
 
 def test_structures_of_any_size_from_python():
-    """All subsets: every marginal on its own is the score, between 0 and 1. Also of (B, 2, 2, 2)."""
+    """All subsets: every marginal on its own is the score, between 0 and 1."""
     scores = torch.randn(4, 2, 2, 2).double()
     result = px.sparsemap(scores, FromOracle(lambda z: (z > 0).double()))
     torch.testing.assert_close(result.marginals, scores.clamp(0, 1))

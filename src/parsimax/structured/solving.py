@@ -53,8 +53,8 @@ def sparsemap(
         tol: the largest gap of a solution that counts as converged. The gap is what the best
             structure gains over the solution, once the marginals are subtracted from the scores.
         mask: bool, True where a score may receive probability, like -inf where it may not.
-        max_iter: how often the oracle may be asked for each instance; None for no limit that
-            matters.
+        max_iter: how many steps an instance may take, each of which adds a structure; None for no
+            limit that matters.
         warm_start: the result for similar scores of the same shape, to start from.
 
     Returns:

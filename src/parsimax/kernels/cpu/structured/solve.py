@@ -223,7 +223,7 @@ def solve_range(
     filled = 0
     for item in range(start, stop):
         dims[0], dims[1] = sizes[item, 0], sizes[item, 1]
-        reset(active, dims[0] * dims[1], STRICTER * tol)
+        reset(active, dims[0] * dims[1], STRICTER * tol, max_steps)
         others = extra[item if extra.shape[0] > 1 else 0]
         outcome, others, least = prepare(kind, scores[item], others, dims, active.scores)
         if outcome == SOLVED:
@@ -243,7 +243,7 @@ def solve_range(
                 )
             look(active)
             size = slots(kind, dims)
-            while not active.state[DONE] and active.state[STEPS] < max_steps:
+            while not active.state[DONE]:
                 if active.state[COUNT] == active.p.size:
                     active = grown(active)
                 score = map_oracle(kind, active.left, others, dims, chosen, floats, integers)
