@@ -169,3 +169,18 @@ def test_transitions_learn():
     swapped = {"transitions": -tagger.transitions}
     worse = functional_call(tagger, swapped, (scores,))
     assert not torch.equal(worse.argmax(-1), target.argmax(-1))
+
+
+@every
+def test_hessians(name):
+    """Forward over reverse mode, twice: nothing of one transform may be kept for the next."""
+    structure, shape = STRUCTURES[name]
+    z = torch.randn(*shape).double()
+
+    def energy(x):
+        return px.sparsemap(x[None], structure).marginals.square().sum() / 2
+
+    want = torch.autograd.functional.hessian(energy, z)
+    for _ in range(2):
+        torch.testing.assert_close(jacfwd(grad(energy))(z), want)
+        torch.testing.assert_close(hessian(energy)(z), want)
