@@ -27,12 +27,6 @@ class _Tree(Structure):
         """Whether one word only may hang from the root."""
         return (int(self.single_root),)
 
-    def check_instance(self, rows: int, columns: int) -> str | None:
-        """A tree of words needs a score for every pair of them."""
-        if rows == columns:
-            return None
-        return f"{rows} heads and {columns} words; give one score for every pair of words, (B, n, n)"
-
 
 @dataclass(frozen=True, eq=False)
 class Arborescence(_Tree):
