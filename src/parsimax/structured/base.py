@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 
@@ -13,27 +14,102 @@ from torch import Tensor
 class Structure(ABC):
     """A set of structures over scores; the argument ``structure`` of :func:`parsimax.sparsemap`.
 
-    A subclass names its oracle and checks shapes; everything else (batches, lengths, derivatives)
-    is the same for all.
+    A subclass names its oracle and says what its scores look like; batches, lengths, masks and
+    derivatives are the same for all.
     """
 
     # the name of a constant in ``parsimax.kernels.cpu.structured.oracles``
     kind: ClassVar[str]
     # dimensions of one instance's scores: 2 for a matrix, 1 for a vector
     score_dims: ClassVar[int] = 2
-    # the scores' dimensions that a length cuts: ``lengths`` is (B,) for one, (B, 2) or (B,) for two
+    # whether rows and columns are the same things
     square: ClassVar[bool] = False
+    # which sides of the scores a length cuts: "both", "rows" or "columns"
+    cut: ClassVar[str] = "both"
 
     @property
     def options(self) -> tuple[int, ...]:
         """What the oracle reads after the size of an instance: integers."""
         return ()
 
-    @property
-    def extra(self) -> Tensor | None:
-        """Scores that belong to no single variable, differentiable, or None."""
+    def extra_scores(self, rows: int, columns: int, batch: int) -> Tensor | None:
+        """Scores that belong to no single variable, or None; (1 or batch, ...), differentiable."""
         return None
 
-    @abstractmethod
     def check_instance(self, rows: int, columns: int) -> str | None:
-        """Why no structure of this size exists, in words that follow "got ..."; None if one does."""
+        """Why no structure of this size exists, as a sentence; None if one does."""
+        return None
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+def instance_shape(structure: Structure, scores: Tensor) -> tuple[int, int]:
+    """Rows and columns of one instance; a vector is a row. Checks the dimensions of the scores."""
+    dims = structure.score_dims
+    if scores.ndim < dims:
+        raise ValueError(
+            f"scores of {structure} must have at least {dims} dimensions, "
+            f"got shape {tuple(scores.shape)}"
+        )
+    shape = tuple(scores.shape[scores.ndim - dims :])
+    rows, columns = shape if dims == 2 else (1, shape[0])
+    if structure.square and rows != columns:
+        raise ValueError(
+            f"scores of {structure} must be square, [head, child] with one row and one column for "
+            f"each word, got {rows} x {columns} in shape {tuple(scores.shape)}"
+        )
+    return rows, columns
+
+
+def instance_sizes(
+    structure: Structure,
+    lead: tuple[int, ...],
+    rows: int,
+    columns: int,
+    lengths: Tensor | None,
+    cut: str,
+) -> Tensor:
+    """(B, 2): the part of each instance that counts, on the CPU; each must have a structure."""
+    full = torch.tensor([rows, columns])
+    sizes = full.repeat(torch.Size(lead).numel(), 1)
+    if lengths is not None:
+        given = _check_lengths(structure, lead, lengths, cut)
+        if cut == "both":
+            sizes = given.expand(-1, 2).contiguous() if given.shape[1] == 1 else given.clone()
+        else:
+            sizes[:, ("rows", "columns").index(cut)] = given[:, 0]
+        bad = (sizes < 0) | (sizes > full)
+        if bool(bad.any()):
+            item, side = (int(i) for i in bad.nonzero()[0])
+            raise ValueError(
+                f"lengths must lie between 0 and the size of the scores, {rows} x {columns}, "
+                f"got {int(sizes[item, side])} for {('rows', 'columns')[side]} of item {item}"
+            )
+        distinct = {(n, m): i for i, (n, m) in enumerate(sizes.tolist())}
+    else:
+        distinct = {(rows, columns): 0}
+    for (n, m), item in distinct.items():
+        why = structure.check_instance(n, m) if n * m > 0 else None
+        if why:
+            raise ValueError(f"{why} (item {item} of the batch)")
+    return sizes
+
+
+def _check_lengths(
+    structure: Structure, lead: tuple[int, ...], lengths: Tensor, cut: str
+) -> Tensor:
+    """``lengths`` as (B, 1) or (B, 2) on the CPU."""
+    if not isinstance(lengths, Tensor):
+        raise TypeError(f"lengths must be a tensor of integers, got {type(lengths).__name__}")
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise TypeError(f"lengths must have an integer dtype, got {lengths.dtype}")
+    pairs = cut == "both" and not structure.square
+    allowed = [lead, (*lead, 2)] if pairs else [lead]
+    if tuple(lengths.shape) not in allowed:
+        expected = " or ".join(str(shape) for shape in allowed)
+        raise ValueError(
+            f"lengths of {structure} must have shape {expected}, got {tuple(lengths.shape)}"
+        )
+    width = 2 if tuple(lengths.shape) != lead else 1
+    return lengths.detach().to("cpu", torch.int64).reshape(-1, width)

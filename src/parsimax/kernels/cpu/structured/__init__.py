@@ -85,9 +85,7 @@ def solve(
     warm = (warm_members.numpy(), warm_probabilities.numpy())
     if problem.oracle is not None:
         parts = [
-            solve_with(
-                problem.oracle, *inputs, problem.tol, problem.max_steps, *warm, *results
-            )
+            solve_with(problem.oracle, *inputs, problem.tol, problem.max_steps, *warm, *results)
         ]
     else:
         room = np.array([*oracles.workspace(kind, dims), width, 2 * width + 16])

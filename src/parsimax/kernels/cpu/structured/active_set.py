@@ -4,8 +4,8 @@ SparseMAP (Niculae, Martins, Blondel & Cardie 2018) is the quadratic program
 
 .. math:: \max_{p \ge 0, \sum p = 1} \ \langle b, p \rangle - \tfrac12 \|A^\top p\|^2,
 
-with one row of A (0 or 1 for every variable) and one total score b_s for every structure s. Only few
-structures get probability. With these alone and no signs, the optimum solves a linear system in
+with one row of A (0 or 1 for every variable) and one total score b_s for every structure s. Only
+few structures get probability. With these alone and no signs, the optimum solves a linear system in
 
 .. math:: M = A A^\top + 1 1^\top,
 

@@ -12,7 +12,7 @@ def workspace(dims):
 
 @kernel
 def oracle(scores, extra, dims, chosen, heap, integers):
-    """``dims`` is (rows, columns, k). ``chosen`` is ascending; of equal scores the first are taken."""
+    """``dims`` is (rows, columns, k). ``chosen`` ascends; of equal scores the first are taken."""
     variables, k = dims[0] * dims[1], dims[2]
     if k == 0:
         return 0.0

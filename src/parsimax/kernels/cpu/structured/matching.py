@@ -54,7 +54,7 @@ def oracle(scores, extra, dims, chosen, floats, integers):
 
 @kernel
 def _keep_what_is_best(gains, n, m, price, partner, owner):
-    """Rows stay with their column if none is better at these prices; others take a free best one."""
+    """Rows keep their column if none is better at these prices; others take a free best one."""
     owner[:] = 0
     for i in range(n):
         row = gains[i * m : (i + 1) * m]

@@ -14,9 +14,9 @@ transitions of a sequence. An oracle is a compiled function::
     dims      int64[:]    (rows, columns, *options): the size of this instance, then whatever the
                           structure needs to say (a flag, a budget)
     chosen    int32[:]    output: the variables of the best structure, ``slots(kind, dims)`` of them
-    floats    float64[:]  } room to work in, of the sizes that ``workspace`` says. Zeros in the first
-    integers  int64[:]    } call of an instance, afterwards as the oracle left it: it may keep
-                            something to start from, but its result must not depend on that.
+    floats    float64[:]  } room to work in, of the sizes that ``workspace`` says. Zeros in the
+    integers  int64[:]    } first call of an instance, afterwards as the oracle left it: it may
+                            keep something to start from, but its result must not depend on that.
 
 It returns the score that belongs to no variable (0.0 if there is none). Ties are broken in a way
 that depends on nothing but the arguments. It allocates nothing, and imports nothing of ours but
@@ -27,7 +27,8 @@ label a position; a tree: one head a word), ``chosen[j]`` is the choice of group
 listed in ``_ALIGNED``: overlaps of two structures are then counted by comparing them slot by slot.
 
 A new oracle is a file beside this one with ``oracle`` and ``workspace(dims)``, a number below, and
-a branch in each of ``map_oracle``, ``workspace`` and ``slots`` (and ``extra_score``, where there is one).
+a branch in each of ``map_oracle``, ``workspace`` and ``slots``, and in ``extra_score`` where there is
+one.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from .cholesky import backward_solve, factorize, forward_solve
 @kernel
 def _overlap(a, b, size, aligned, marks):
     """Variables that two structures share; ``marks`` is 1 at those of ``a``."""
-    count = 0
+    count = np.int64(0)
     if aligned:
         for j in range(size):
-            count += np.int32(a[j] == b[j]) & np.int32(a[j] >= 0)
+            count += np.int64(a[j] == b[j] and a[j] >= 0)
         return count
     for j in range(size):
         if b[j] >= 0:

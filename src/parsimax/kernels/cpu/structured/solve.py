@@ -1,4 +1,4 @@
-"""Solve a range of instances: cut to size, forbid, start, ask the oracle until nothing is better."""
+"""Solve a range of instances: cut to size, forbid, start, ask the oracle until all is found."""
 
 from __future__ import annotations
 
@@ -108,15 +108,19 @@ def warm(active, kind, extra, dims, stride, members, probabilities, least, chose
             continue
         if active.state[COUNT] == active.p.size:
             active = grown(active)
-        size, b = 0, 0.0
+        size, b, fits = 0, 0.0, True
         for m in members[s]:
             if m >= 0:
-                chosen[size] = m // stride * dims[1] + m % stride
-                b += active.scores[chosen[size]]
-                size += 1
-        b += extra_score(kind, extra, dims, chosen)
-        if b >= least - 1.0:
-            insert(active, chosen, size, b, probabilities[s])
+                fits = fits and m // stride < dims[0] and m % stride < dims[1]
+                if fits:
+                    chosen[size] = m // stride * dims[1] + m % stride
+                    b += active.scores[chosen[size]]
+                    size += 1
+        # an instance may have had another length before
+        if fits and (kind == PYTHON or size == slots(kind, dims)):
+            b += extra_score(kind, extra, dims, chosen)
+            if b >= least - 1.0:
+                insert(active, chosen, size, b, probabilities[s])
     if active.state[COUNT] > 0:
         spread(active)
         settle(active)
@@ -145,7 +149,7 @@ def write_marginals(marginals, values, dims, outcome):
 
 @kernel
 def collect(active, dims, stride, members, probabilities, at):
-    """Write the structures with probability, most likely first, from row ``at`` on; their number."""
+    """Write structures with probability, most likely first, from row ``at`` on; their number."""
     k = active.state[COUNT]
     written = 0
     for s in np.argsort(-active.p[:k]):

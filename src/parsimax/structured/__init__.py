@@ -1,0 +1,22 @@
+"""SparseMAP: distributions over few whole structures, and the structures it knows."""
+
+from .base import Structure
+from .budget import Budget
+from .from_oracle import FromOracle
+from .loss import sparsemap_loss
+from .matching import Matching
+from .result import ConvergenceWarning, SparseMAPResult
+from .sequence import Sequence
+from .solving import sparsemap
+
+__all__ = [
+    "Budget",
+    "ConvergenceWarning",
+    "FromOracle",
+    "Matching",
+    "Sequence",
+    "SparseMAPResult",
+    "Structure",
+    "sparsemap",
+    "sparsemap_loss",
+]
