@@ -118,7 +118,7 @@ def test_a_cell_can_be_forbidden(structure):
     where = free[0].argmax()
     cells[0].view(-1)[where] = False
     weights = attention(query, memory, cells).weights
-    assert weights[0].view(-1)[where] == 0
+    assert weights[0].reshape(-1)[where] == 0
     assert torch.equal(weights[1], free[1])
 
 

@@ -1,4 +1,4 @@
-"""SparseMAP over trees and monotone alignments, against all of them and an independent projection."""
+"""SparseMAP over trees and monotone alignments, against all of them and another solver."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tests.oracles.polytopes import gap, nearest_marginals
 import parsimax as px
 from parsimax.kernels.cpu.structured import oracles
 
-STRUCTURES = {
-    "arborescence": (px.structured.Arborescence(), "tree", True, False),
-    "arborescence, any roots": (px.structured.Arborescence(single_root=False), "tree", False, False),
-    "projective": (px.structured.ProjectiveTree(), "tree", True, True),
-    "projective, any roots": (px.structured.ProjectiveTree(single_root=False), "tree", False, True),
-    "monotone": (px.structured.MonotoneAlignment(), "alignment", None, None),
+trees = px.structured
+STRUCTURES = {  # structure, kind, single root, projective
+    "arborescence": (trees.Arborescence(), "tree", True, False),
+    "arborescence, any roots": (trees.Arborescence(single_root=False), "tree", False, False),
+    "projective": (trees.ProjectiveTree(), "tree", True, True),
+    "projective, any roots": (trees.ProjectiveTree(single_root=False), "tree", False, True),
+    "monotone": (trees.MonotoneAlignment(), "alignment", None, None),
 }
 TREES = [name for name in STRUCTURES if name != "monotone"]
 every = pytest.mark.parametrize("name", STRUCTURES)
@@ -190,7 +191,6 @@ def test_single_root_is_a_flag(cls):
 def test_one_root_and_several():
     """Two words that want to hang from the root: only one may, by default."""
     scores = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
-    trees = px.structured
     for cls in (trees.Arborescence, trees.ProjectiveTree):
         one = px.sparsemap(scores, cls()).marginals
         assert one.diagonal(dim1=1, dim2=2).sum().item() == pytest.approx(1.0)

@@ -1,5 +1,6 @@
 """SparseMAP: distributions over few whole structures, and the structures it knows."""
 
+from .alignment import MonotoneAlignment
 from .base import Structure
 from .budget import Budget
 from .from_oracle import FromOracle
@@ -8,12 +9,16 @@ from .matching import Matching
 from .result import ConvergenceWarning, SparseMAPResult
 from .sequence import Sequence
 from .solving import sparsemap
+from .trees import Arborescence, ProjectiveTree
 
 __all__ = [
+    "Arborescence",
     "Budget",
     "ConvergenceWarning",
     "FromOracle",
     "Matching",
+    "MonotoneAlignment",
+    "ProjectiveTree",
     "Sequence",
     "SparseMAPResult",
     "Structure",
