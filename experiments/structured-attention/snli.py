@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/snli"))
     parser.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=list(ATTENTIONS))
     parser.add_argument("--seed", nargs="+", type=int, default=[1])
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--limit", type=int, help="use only so many pairs of each file")
     parser.add_argument(
         "--pair", nargs="*", type=int, default=[1, 4, 23], help="test pairs to draw, from 0"
