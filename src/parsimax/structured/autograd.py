@@ -6,11 +6,14 @@ have probability: a symmetric matrix, which is applied by one kernel in every mo
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from parsimax._core.validation import transform_or_forward_mode
 from parsimax.kernels.cpu.structured import (
     INFEASIBLE,
     UNDEFINED,
@@ -20,119 +23,211 @@ from parsimax.kernels.cpu.structured import (
 )
 
 
+class Solved(NamedTuple):
+    """A solution on the device of the scores; the first two are differentiable."""
+
+    marginals: Tensor  # (B, N, M)
+    probabilities: Tensor  # (B, K)
+    members: Tensor  # int32 (B, K, slots)
+    counts: Tensor  # int64 (B,), on the CPU
+    gap: Tensor  # float64 (B,)
+    steps: Tensor  # int64 (B,)
+
+
+def apply_solve(
+    scores: Tensor,
+    extra: Tensor,
+    sizes: Tensor,
+    warm_members: Tensor,
+    warm_probabilities: Tensor,
+    problem: Problem,
+) -> Solved:
+    """Solve scores (B, N, M) with other scores (1 or B, ...), as ``parsimax.kernels`` says."""
+    arguments = (scores, extra, sizes, warm_members, warm_probabilities, problem)
+    if transform_or_forward_mode():
+        return Solved(*_Solve.apply(*arguments))  # type: ignore[no-untyped-call]
+    solved = _solved(*arguments)
+    if torch.is_grad_enabled() and (scores.requires_grad or extra.requires_grad):
+        out = _Reverse.apply(scores, extra, solved, problem)  # type: ignore[no-untyped-call]
+        marginals, probabilities = out
+        solved = solved._replace(marginals=marginals, probabilities=probabilities)
+    return solved
+
+
 def _host(x: Tensor) -> Tensor:
-    return x.detach().to("cpu", torch.float64).contiguous()
+    x = x.detach()
+    if x.dtype != torch.float64 or x.device.type != "cpu":
+        x = x.to("cpu", torch.float64)
+    return x.contiguous()
 
 
-class Solve(torch.autograd.Function):
-    """(scores (B, N, M), extra (1 or B, ...), ...) -> marginals, probabilities, and constants."""
+def _like(x: Tensor, z: Tensor) -> Tensor:
+    """On the device and in the dtype of another; asking first is faster than ``to``."""
+    return x if x.dtype == z.dtype and z.device.type == "cpu" else x.to(z.device, z.dtype)
 
-    @staticmethod
-    def forward(
-        scores: Tensor,
-        extra: Tensor,
-        sizes: Tensor,
-        warm_members: Tensor,
-        warm_probabilities: Tensor,
-        problem: Problem,
-    ) -> tuple[Tensor, ...]:
-        """Solved on the host in float64, returned on the device and in the dtype of the scores."""
-        flat = _host(extra).reshape(extra.shape[0], -1)
-        solution = solve(
-            problem,
-            _host(scores),
-            flat,
-            sizes,
-            warm_members.to("cpu", torch.int32).contiguous(),
-            _host(warm_probabilities),
-        )
+
+def _solved(
+    scores: Tensor,
+    extra: Tensor,
+    sizes: Tensor,
+    warm_members: Tensor,
+    warm_probabilities: Tensor,
+    problem: Problem,
+) -> Solved:
+    """Solved on the host in float64, returned on the device and in the dtype of the scores."""
+    solution = solve(
+        problem,
+        _host(scores),
+        _host(extra).reshape(extra.shape[0], -1),
+        sizes,
+        warm_members,
+        _host(warm_probabilities),
+    )
+    probabilities, gap = solution.probabilities, solution.gap
+    if solution.outcomes.any():  # not all are simply solved
         infeasible = (solution.outcomes == INFEASIBLE).nonzero()
         if len(infeasible):
             raise ValueError(
                 "scores forbid every structure: -inf or mask leave none that is whole "
                 f"(item {int(infeasible[0])} of the batch)"
             )
-        probabilities, gap = solution.probabilities, solution.gap
         undefined = solution.outcomes == UNDEFINED
-        if bool(undefined.any()):
-            probabilities = torch.where(undefined[:, None], torch.nan, probabilities)
-            gap = torch.where(undefined, torch.nan, gap)
-        device = scores.device
-        return (
-            solution.marginals.to(device, scores.dtype),
-            probabilities.to(device, scores.dtype),
-            solution.members.to(device),
-            solution.counts,
-            gap.to(device),
-            solution.steps.to(device),
-        )
+        probabilities = torch.where(undefined[:, None], torch.nan, probabilities)
+        gap = torch.where(undefined, torch.nan, gap)
+    members, steps = solution.members, solution.steps
+    if scores.device.type != "cpu":
+        members, gap, steps = (x.to(scores.device) for x in (members, gap, steps))
+    return Solved(
+        _like(solution.marginals, scores),
+        _like(probabilities, scores),
+        members,
+        solution.counts,
+        gap,
+        steps,
+    )
+
+
+def _sensitivity(
+    arguments: tuple[Tensor | None, Tensor | None, Tensor | None],
+    members: Tensor,
+    counts: Tensor,
+    problem: Problem,
+    labels: int,
+    columns: tuple[int, int, int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The derivative at given structures, applied to what there is of (units, edges, structures).
+
+    A kernel, and where its own derivative may be asked for, the Function around it.
+    """
+    given = next(x for x in arguments if x is not None)
+    full = [x if x is not None else given.new_empty(given.shape[0], 0) for x in arguments]
+    if torch.is_grad_enabled() or transform_or_forward_mode():
+        rest = (members, counts, problem, labels, columns)
+        out: tuple[Tensor, Tensor, Tensor] = _Sensitivity.apply(*full, *rest)  # type: ignore[no-untyped-call]
+        return out
+    return _kernel(full, members, counts, problem, labels, columns)
+
+
+def _kernel(
+    arguments: Sequence[Tensor],
+    members: Tensor,
+    counts: Tensor,
+    problem: Problem,
+    labels: int,
+    columns: tuple[int, int, int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    given = arguments[0]
+    units, edges, structures = (_host(x) for x in arguments)
+    out = apply_sensitivity(
+        problem, members.cpu(), counts, labels, (units, edges, structures), columns
+    )
+    a, b, c = (_like(x, given) for x in out)
+    return a, b, c
+
+
+def _remember(ctx: Any, scores: Tensor, extra: Tensor, problem: Problem) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.shapes = scores.shape, extra.shape, extra.dtype
+    ctx.problem = problem
+
+
+def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients in scores and extra scores."""
+    members, counts = ctx.saved_tensors
+    shape, extra_shape, extra_dtype = ctx.shapes
+    marginals, probabilities = grads[:2]
+    batch, variables = shape[0], shape[1] * shape[2]
+    if marginals is None and probabilities is None:
+        return None, None
+    edges = extra_shape[1:].numel() if ctx.needs_input_grad[1] else 0
+    units, edge_grads, _ = _sensitivity(
+        (marginals.reshape(batch, -1) if marginals is not None else None, None, probabilities),
+        members,
+        counts,
+        ctx.problem,
+        extra_shape[-1] if len(extra_shape) == 4 else 0,
+        (variables if ctx.needs_input_grad[0] else 0, edges, 0),
+    )
+    extra = None
+    if ctx.needs_input_grad[1]:
+        extra = edge_grads.reshape(batch, *extra_shape[1:])
+        extra = extra.sum(0, keepdim=True) if extra_shape[0] != batch else extra
+        extra = extra if extra.dtype == extra_dtype else extra.to(extra_dtype)
+    return units.reshape(shape) if ctx.needs_input_grad[0] else None, extra
+
+
+class _Reverse(torch.autograd.Function):
+    """Reverse mode alone, which is what training asks for: torch calls this form twice as fast."""
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """What the derivative needs: the structures, and how the arguments looked."""
-        scores, extra, *_, problem = inputs
-        _, _, members, counts, gap, steps = output
-        ctx.mark_non_differentiable(members, counts, gap, steps)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(members, counts)
-        ctx.save_for_forward(members, counts)
-        ctx.shapes = scores.shape, extra.shape, scores.dtype, extra.dtype
-        ctx.problem = problem
+    def forward(
+        ctx: Any, scores: Tensor, extra: Tensor, solved: Solved, problem: Problem
+    ) -> tuple[Tensor, Tensor]:
+        _remember(ctx, scores, extra, problem)
+        ctx.save_for_backward(solved.members, solved.counts)
+        return solved.marginals, solved.probabilities
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Gradients in scores and extra scores."""
-        members, counts = ctx.saved_tensors
-        shape, extra_shape, dtype, extra_dtype = ctx.shapes
-        marginals, probabilities = grads[:2]
-        batch, variables = shape[0], shape[1] * shape[2]
-        given = marginals if marginals is not None else probabilities
-        if given is None:
-            return (None,) * 6
-        edges = extra_shape[1:].numel() if ctx.needs_input_grad[1] else 0
-        units, edge_grads, _ = Sensitivity.apply(  # type: ignore[no-untyped-call]
-            marginals.reshape(batch, -1) if marginals is not None else given.new_empty(batch, 0),
-            given.new_empty(batch, 0),
-            probabilities if probabilities is not None else given.new_empty(batch, 0),
-            members,
-            counts,
-            ctx.problem,
-            extra_shape[-1] if len(extra_shape) == 4 else 0,
-            (variables if ctx.needs_input_grad[0] else 0, edges, 0),
-        )
-        extra = None
-        if edges:
-            extra = edge_grads.reshape(batch, *extra_shape[1:])
-            extra = extra.sum(0, keepdim=True) if extra_shape[0] != batch else extra
-            extra = extra.to(extra_dtype)
-        elif ctx.needs_input_grad[1]:
-            extra = given.new_zeros(extra_shape, dtype=extra_dtype)
-        wanted = units.reshape(shape).to(dtype) if ctx.needs_input_grad[0] else None
-        return wanted, extra, None, None, None, None
+        return (*_backward(ctx, *grads), None, None)
+
+
+class _Solve(torch.autograd.Function):
+    """The same with forward mode and torch.func."""
+
+    forward = staticmethod(_solved)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        scores, extra, *_, problem = inputs
+        _, _, members, counts, gap, steps = output
+        _remember(ctx, scores, extra, problem)
+        ctx.mark_non_differentiable(members, counts, gap, steps)
+        ctx.save_for_backward(members, counts)
+        ctx.save_for_forward(members, counts)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return (*_backward(ctx, *grads), None, None, None, None)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Changes of marginals and probabilities."""
         members, counts = ctx.saved_tensors
-        shape, extra_shape, dtype, _ = ctx.shapes
+        shape, extra_shape, _ = ctx.shapes
         scores, extra = tangents[:2]
         batch = shape[0]
-        given = scores if scores is not None else extra
-        assert given is not None
-        edges = given.new_empty(batch, 0)
-        if extra is not None and extra.numel():
+        edges = None
+        if extra is not None:
             edges = extra.expand(batch, *extra_shape[1:]).reshape(batch, -1)
-        units, _, structures = Sensitivity.apply(  # type: ignore[no-untyped-call]
-            scores.reshape(batch, -1) if scores is not None else given.new_empty(batch, 0),
-            edges,
-            given.new_empty(batch, 0),
+        units, _, structures = _sensitivity(
+            (scores.reshape(batch, -1) if scores is not None else None, edges, None),
             members,
             counts,
             ctx.problem,
             extra_shape[-1] if len(extra_shape) == 4 else 0,
             (shape[1] * shape[2], 0, members.shape[1]),
         )
-        return units.reshape(shape).to(dtype), structures.to(dtype), None, None, None, None
+        return units.reshape(shape), structures, None, None, None, None
 
     @staticmethod
     def vmap(
@@ -145,12 +240,11 @@ class Solve(torch.autograd.Function):
         warm_probabilities: Tensor,
         problem: Problem,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """A larger batch."""
         size = info.batch_size
         batch = scores.shape[0] if in_dims[0] is None else scores.movedim(in_dims[0], 0).shape[1]
         if in_dims[1] is not None or extra.shape[0] != 1:
             extra = _folded(_widened(extra, in_dims[1], batch, size), size)
-        out = Solve.apply(  # type: ignore[no-untyped-call]
+        out = _Solve.apply(  # type: ignore[no-untyped-call]
             _folded(_front(scores, in_dims[0], size), size),
             extra,
             _folded(_front(sizes, in_dims[2], size), size),
@@ -161,8 +255,8 @@ class Solve(torch.autograd.Function):
         return tuple(x.reshape(size, batch, *x.shape[1:]) for x in out), (0,) * len(out)
 
 
-class Sensitivity(torch.autograd.Function):
-    """The derivative at given structures, a symmetric linear map of three arguments."""
+class _Sensitivity(torch.autograd.Function):
+    """The derivative at given structures: a symmetric map, and so its own transpose."""
 
     @staticmethod
     def forward(
@@ -175,22 +269,10 @@ class Sensitivity(torch.autograd.Function):
         labels: int,
         columns: tuple[int, int, int],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Arguments and results of zero columns are absent."""
-        given = max((units, edges, structures), key=lambda x: x.shape[1])
-        out = apply_sensitivity(
-            problem,
-            members.to("cpu"),
-            counts,
-            labels,
-            (_host(units), _host(edges), _host(structures)),
-            columns,
-        )
-        a, b, c = (x.to(given.device, given.dtype) for x in out)
-        return a, b, c
+        return _kernel((units, edges, structures), members, counts, problem, labels, columns)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """The structures, and which arguments there were."""
         *arguments, members, counts, problem, labels, columns = inputs
         ctx.save_for_backward(members, counts)
         ctx.save_for_forward(members, counts)
@@ -199,25 +281,22 @@ class Sensitivity(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        """The same map, from its results to its arguments."""
         return (*_again(ctx, grads, ctx.rest[3], ctx.rest[2]), *(None,) * 5)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor | None, ...]:
-        """The same map."""
         return _again(ctx, tangents[:3], ctx.rest[2], ctx.rest[3])
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *inputs: Any
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """A larger batch."""
         *tensors, problem, labels, columns = inputs
         size = info.batch_size
         folded = [
             _folded(_front(x, d, size), size) for x, d in zip(tensors, in_dims[:5], strict=True)
         ]
-        out = Sensitivity.apply(*folded, problem, labels, columns)  # type: ignore[no-untyped-call]
+        out = _Sensitivity.apply(*folded, problem, labels, columns)  # type: ignore[no-untyped-call]
         return tuple(x.reshape(size, -1, x.shape[1]) for x in out), (0, 0, 0)
 
 
@@ -234,7 +313,7 @@ def _again(
         for x, width in zip(given, present, strict=True)
     ]
     rest = (members, counts, problem, labels, wanted)
-    out = Sensitivity.apply(*arguments, *rest)  # type: ignore[no-untyped-call]
+    out = _Sensitivity.apply(*arguments, *rest)  # type: ignore[no-untyped-call]
     return tuple(x if width else None for x, width in zip(out, wanted, strict=True))
 
 
@@ -250,3 +329,8 @@ def _widened(extra: Tensor, dim: int | None, batch: int, size: int) -> Tensor:
 
 def _folded(x: Tensor, size: int) -> Tensor:
     return x.reshape(size * x.shape[1], *x.shape[2:])
+
+
+# torch binds the arguments of every call to this signature, and would work it out anew each time
+_Solve.forward.__signature__ = inspect.signature(_solved)  # type: ignore[attr-defined]
+_Sensitivity.forward.__signature__ = inspect.signature(_Sensitivity.forward)  # type: ignore[attr-defined]

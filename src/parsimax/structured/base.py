@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -37,10 +38,11 @@ class Structure(ABC):
         return None
 
     def check_instance(self, rows: int, columns: int) -> str | None:
-        """Why no structure of this size exists, as a sentence; None if one does."""
+        """Why no structure of this size exists, in words that follow "got"; None if one does."""
         return None
 
     def __str__(self) -> str:
+        """The name, as it is written in messages."""
         return type(self).__name__
 
 
@@ -52,13 +54,7 @@ def instance_shape(structure: Structure, scores: Tensor) -> tuple[int, int]:
             f"scores of {structure} must have at least {dims} dimensions, "
             f"got shape {tuple(scores.shape)}"
         )
-    shape = tuple(scores.shape[scores.ndim - dims :])
-    rows, columns = shape if dims == 2 else (1, shape[0])
-    if structure.square and rows != columns:
-        raise ValueError(
-            f"scores of {structure} must be square, [head, child] with one row and one column for "
-            f"each word, got {rows} x {columns} in shape {tuple(scores.shape)}"
-        )
+    rows, columns = scores.shape[-2:] if dims == 2 else (1, scores.shape[-1])
     return rows, columns
 
 
@@ -71,13 +67,14 @@ def instance_sizes(
     cut: str,
 ) -> Tensor:
     """(B, 2): the part of each instance that counts, on the CPU; each must have a structure."""
-    full = torch.tensor([rows, columns])
-    sizes = full.repeat(torch.Size(lead).numel(), 1)
+    sizes = _full_sizes(torch.Size(lead).numel(), rows, columns)
     if lengths is not None:
+        full = torch.tensor([rows, columns])
         given = _check_lengths(structure, lead, lengths, cut)
         if cut == "both":
             sizes = given.expand(-1, 2).contiguous() if given.shape[1] == 1 else given.clone()
         else:
+            sizes = sizes.clone()
             sizes[:, ("rows", "columns").index(cut)] = given[:, 0]
         bad = (sizes < 0) | (sizes > full)
         if bool(bad.any()):
@@ -92,8 +89,16 @@ def instance_sizes(
     for (n, m), item in distinct.items():
         why = structure.check_instance(n, m) if n * m > 0 else None
         if why:
-            raise ValueError(f"{why} (item {item} of the batch)")
+            raise ValueError(
+                f"scores have no structure that is {structure}: got {why} "
+                f"(item {item} of the batch)"
+            )
     return sizes
+
+
+@lru_cache(maxsize=16)
+def _full_sizes(batch: int, rows: int, columns: int) -> Tensor:
+    return torch.tensor([[rows, columns]]).repeat(batch, 1)
 
 
 def _check_lengths(

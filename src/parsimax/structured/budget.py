@@ -41,5 +41,5 @@ class Budget(Structure):
     def check_instance(self, rows: int, columns: int) -> str | None:
         """There must be k items."""
         if self.k > columns:
-            return f"Budget(k={self.k}) needs at least {self.k} items, got {columns}"
+            return f"{columns} items; k = {self.k} needs at least as many"
         return None

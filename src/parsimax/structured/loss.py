@@ -1,7 +1,8 @@
 r"""The SparseMAP loss (Niculae et al. 2018): the Fenchel-Young loss of a structure.
 
 .. math:: L(z, y) = \max_{\mu \in \mathcal M}
-          \left( \langle z, \mu \rangle - \tfrac12 \|\mu\|^2 \right) + \tfrac12 \|y\|^2 - \langle z, y \rangle, \quad \nabla_z L = \mu^* - y
+          \left( \langle z, \mu \rangle - \tfrac12 \|\mu\|^2 \right)
+          + \tfrac12 \|y\|^2 - \langle z, y \rangle, \quad \nabla_z L = \mu^* - y
 
 with the transitions' scores on both sides, where there are some.
 """

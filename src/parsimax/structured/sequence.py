@@ -71,7 +71,8 @@ class Sequence(Structure):
             raise ValueError(
                 f"transitions must have shape ({columns}, {columns}), "
                 f"({rows - 1}, {columns}, {columns}) or "
-                f"({batch}, {rows - 1}, {columns}, {columns}) for {batch} sequence(s) of {rows} positions and {columns} labels, "
+                f"({batch}, {rows - 1}, {columns}, {columns}) for "
+                f"{batch} sequence(s) of {rows} positions and {columns} labels, "
                 f"got {tuple(t.shape)}"
             )
         return full

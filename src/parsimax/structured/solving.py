@@ -19,7 +19,6 @@ from parsimax._core.masks import apply_mask
 from parsimax._core.validation import (
     check_number,
     check_scores,
-    under_transform,
     values_readable,
     without_values,
 )
@@ -77,6 +76,9 @@ def sparsemap(
             f"structure must be one of px.structured, such as Matching(), got {structure!r}{hint}"
         )
     tol = check_number(tol, "tol", lambda x: 0 < x < float("inf"), "above 0 and finite")
+    # numba is loaded only now
+    from .autograd import apply_solve
+
     if without_values(scores) or torch.compiler.is_compiling():
         raise ValueError("sparsemap needs values of scores, and cannot be traced or run on meta")
     scores = apply_mask(autocast_scores(scores), mask)
@@ -89,27 +91,23 @@ def sparsemap(
             f"transitions must be on the device of the scores, {scores.device}, got {extra.device}"
         )
     problem = _problem(structure, sizes, shape, rows, columns, tol, max_iter)
-    out = _solve()(
+    solved = apply_solve(
         flat,
         extra if extra is not None else flat.new_empty(1, 0),
         sizes,
         *_start(warm_start, structure, flat, (*lead, *shape)),
         problem,
     )
-    marginals, probabilities, members, _, gap, steps = out
-    converged = gap <= tol
-    if not under_transform() and values_readable():
-        _warn(gap, converged, tol)
-    count = probabilities.shape[-1]
-    return SparseMAPResult(
-        marginals.reshape(scores.shape),
-        probabilities.reshape(*lead, count),
-        gap.reshape(lead),
-        converged.reshape(lead),
-        steps.reshape(lead),
-        members.reshape(*lead, *members.shape[1:]),
-        structure,
+    converged = solved.gap <= tol
+    if values_readable():
+        _warn(solved.gap, converged, tol)
+    one = len(lead) == 1  # then all shapes are right already
+    probabilities, gap, converged, steps, members = (
+        x if one else x.reshape(*lead, *x.shape[1:])
+        for x in (solved.probabilities, solved.gap, converged, solved.steps, solved.members)
     )
+    marginals = solved.marginals.reshape(scores.shape)
+    return SparseMAPResult(marginals, probabilities, gap, converged, steps, members, structure)
 
 
 # Where nothing better is known: far more than any instance has needed, and still an end.
@@ -154,7 +152,6 @@ def _problem(
     tol: float,
     max_iter: int | None,
 ) -> Any:
-    # numba is loaded only now
     from parsimax.kernels.cpu.structured import Problem
 
     if max_iter is None:
@@ -170,12 +167,6 @@ def _problem(
             return structure.variables(left, size if len(shape) < 3 else shape)
 
     return Problem(structure.kind, structure.options, tol, max_iter, ask)
-
-
-def _solve() -> Any:
-    from .autograd import Solve
-
-    return Solve.apply
 
 
 def _start(
@@ -196,12 +187,14 @@ def _start(
             f"warm_start must be a result for {structure} and scores of shape {shape}, "
             f"got one for {warm.structure} and {tuple(warm.marginals.shape)}"
         )
-    members = warm.members.detach().reshape(batch, *warm.members.shape[-2:])
+    members = warm.members.detach().cpu().reshape(batch, *warm.members.shape[-2:]).contiguous()
     probabilities = warm.probabilities.detach().reshape(batch, -1)
     return members, probabilities.nan_to_num(0.0)
 
 
 def _warn(gap: Tensor, converged: Tensor, tol: float) -> None:
+    if converged.all():
+        return
     failed = ~converged & ~gap.isnan()
     count = int(failed.sum())
     if count:

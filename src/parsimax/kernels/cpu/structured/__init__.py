@@ -110,6 +110,9 @@ def solve(
 
 def _pad(parts: list[tuple[np.ndarray, np.ndarray]], counts: Tensor) -> tuple[Tensor, Tensor]:
     """Structures of all instances, one after the other, as (B, K) and (B, K, slots)."""
+    if len(counts) == 1:
+        members, probabilities = parts[0]
+        return torch.from_numpy(probabilities)[None], torch.from_numpy(members)[None]
     most = int(counts.max()) if len(counts) else 0
     there = np.arange(most) < counts.numpy()[:, None]
     width = parts[0][0].shape[1] if parts else 1

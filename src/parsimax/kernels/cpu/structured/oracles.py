@@ -27,8 +27,8 @@ label a position; a tree: one head a word), ``chosen[j]`` is the choice of group
 listed in ``_ALIGNED``: overlaps of two structures are then counted by comparing them slot by slot.
 
 A new oracle is a file beside this one with ``oracle`` and ``workspace(dims)``, a number below, and
-a branch in each of ``map_oracle``, ``workspace`` and ``slots``, and in ``extra_score`` where there is
-one.
+a branch in each of ``map_oracle``, ``workspace`` and ``slots``, and in ``extra_score`` where there
+is one.
 """
 
 from __future__ import annotations
