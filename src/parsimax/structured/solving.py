@@ -103,7 +103,7 @@ def sparsemap(
         _warn(solved.gap, converged, tol)
     one = len(lead) == 1  # then all shapes are right already
     probabilities, gap, converged, steps, members = (
-        x if one else x.reshape(*lead, *x.shape[1:])
+        x if one else x.reshape((*lead, *x.shape[1:]))
         for x in (solved.probabilities, solved.gap, converged, solved.steps, solved.members)
     )
     marginals = solved.marginals.reshape(scores.shape)

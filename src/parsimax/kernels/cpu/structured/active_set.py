@@ -36,7 +36,7 @@ PATIENCE = 3  # steps in a row that may bring nothing before the solver gives up
 # ``Active.state``
 COUNT, STEPS, STALLS, DONE, VARIABLES, ALIGNED = range(6)
 # ``Active.numbers``
-GAP, TARGET, VALUE = range(3)
+GAP, TARGET, VALUE, BASE = range(4)
 
 
 class Active(NamedTuple):
@@ -50,7 +50,7 @@ class Active(NamedTuple):
     rows: Any  # int64 (capacity,): always a permutation
     sizes: Any  # int64 (capacity,): variables of structure s
     p: Any  # float64 (capacity,): probabilities
-    b: Any  # float64 (capacity,): total scores
+    b: Any  # float64 (capacity,): total scores, less that of the first structure, which is large
     R: Any  # float64 (capacity, capacity)
     u: Any  # float64 (capacity,)
     v: Any  # float64 (capacity,)
@@ -81,7 +81,7 @@ def make_active(variables, slots, capacity, aligned):
         np.zeros(capacity),
         np.zeros(capacity),
         state,
-        np.zeros(3),
+        np.zeros(4),
     )
 
 
@@ -226,6 +226,9 @@ def insert(active, chosen, size, b, mass):
     if it comes with none, and is left out if it has some.
     """
     state = active.state
+    if state[COUNT] == 0:
+        active.numbers[BASE] = b
+    b -= active.numbers[BASE]
     if _overlaps(active, chosen, size, active.x) == size + 1.0:
         return False  # it is there already
     square, last_u, last_v = _pivot(active, size, b)
@@ -294,7 +297,10 @@ def settle(active):
                 longest = p[s] / (p[s] - x[s]) if p[s] > x[s] else 0.0
                 if longest < step or gone < 0:
                     step, gone = longest, s
-        if gone < 0 or k == 1:
+        if k == 1:
+            p[0] = 1.0
+            return
+        if gone < 0:
             for s in range(k):
                 p[s] = x[s]
             return
@@ -310,7 +316,7 @@ def look(active):
     k, variables = active.state[COUNT], active.state[VARIABLES]
     for i in range(variables):
         mu[i] = 0.0
-    value = 0.0
+    value = active.numbers[BASE]
     for s in range(k):
         share = active.p[s]
         value += share * active.b[s]
