@@ -176,7 +176,7 @@ def test_converges_at_length_50(name):
         assert best_score(z, structure) - (z * mu).sum() <= 1e-5
 
 
-# --- the numeric contract, as far as it applies to structures ----------------------------------------
+# --- the numeric contract, as far as it applies to structures -------------------------------------
 
 
 @every

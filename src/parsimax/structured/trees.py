@@ -27,6 +27,15 @@ class _Tree(Structure):
         """Whether one word only may hang from the root."""
         return (int(self.single_root),)
 
+    def check_instance(self, rows: int, columns: int) -> str | None:
+        """A tree of words needs a score for every pair of them."""
+        if rows == columns:
+            return None
+        return (
+            f"scores of {self} must be square, [head, child] with one row and one column for each "
+            f"word, got {rows} x {columns}"
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Arborescence(_Tree):
