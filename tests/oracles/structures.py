@@ -1,8 +1,8 @@
 """All labellings, matchings and subsets of small instances, and what is optimal among them.
 
 A distribution over listed structures is optimal if and only if none of them scores more than its
-average, once the marginals are subtracted from the scores. That average is missed by at most ``gap``,
-and the objective is strongly convex: the marginals are off by at most sqrt(2 gap) in Euclidean norm.
+average, once the marginals are subtracted from the scores. What it lacks is the ``gap``, and since
+the objective is strongly convex, marginals are off by at most sqrt(2 gap) in Euclidean norm.
 """
 
 import itertools

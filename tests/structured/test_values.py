@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from tests.oracles import structures as all_of
 
 import parsimax as px
 from parsimax.structured import Budget, FromOracle, Matching, Sequence
-from tests.oracles import structures as all_of
 
 HOW = {
     "normal": lambda shape: torch.randn(shape).double(),
@@ -110,7 +110,7 @@ def test_an_oracle_in_python_gives_what_the_compiled_one_gives(shape):
 
 
 def test_structures_of_any_size_from_python():
-    """All subsets: every marginal on its own is the score, between 0 and 1. Also of (B, 2, 2, 2)."""
+    """All subsets: every marginal on its own is the score, between 0 and 1."""
     scores = torch.randn(4, 2, 2, 2).double()
     result = px.sparsemap(scores, FromOracle(lambda z: (z > 0).double()))
     torch.testing.assert_close(result.marginals, scores.clamp(0, 1))

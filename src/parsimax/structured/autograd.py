@@ -120,7 +120,8 @@ def _sensitivity(
     A kernel, and where its own derivative may be asked for, the Function around it.
     """
     given = next(x for x in arguments if x is not None)
-    full = [x if x is not None else given.new_empty(given.shape[0], 0) for x in arguments]
+    none = given.new_empty(given.shape[0], 0)
+    full = [x if x is not None else none for x in arguments]
     if torch.is_grad_enabled() or transform_or_forward_mode():
         rest = (members, counts, problem, labels, columns)
         out: tuple[Tensor, Tensor, Tensor] = _Sensitivity.apply(*full, *rest)  # type: ignore[no-untyped-call]
@@ -297,7 +298,7 @@ class _Sensitivity(torch.autograd.Function):
             _folded(_front(x, d, size), size) for x, d in zip(tensors, in_dims[:5], strict=True)
         ]
         out = _Sensitivity.apply(*folded, problem, labels, columns)  # type: ignore[no-untyped-call]
-        return tuple(x.reshape(size, -1, x.shape[1]) for x in out), (0, 0, 0)
+        return tuple(x.reshape(size, len(x) // size, x.shape[1]) for x in out), (0, 0, 0)
 
 
 def _again(

@@ -9,6 +9,7 @@ over the convex hull of all structures; few of them get probability.
 from __future__ import annotations
 
 import warnings
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -52,8 +53,8 @@ def sparsemap(
         tol: the largest gap of a solution that counts as converged. The gap is what the best
             structure gains over the solution, once the marginals are subtracted from the scores.
         mask: bool, True where a score may receive probability, like -inf where it may not.
-        max_iter: how often the oracle may be asked for each instance; None for no limit that
-            matters.
+        max_iter: how many steps an instance may take, each of which adds a structure; None for no
+            limit that matters.
         warm_start: the result for similar scores of the same shape, to start from.
 
     Returns:
@@ -175,8 +176,7 @@ def _start(
     """Structures and probabilities to begin with; none for a cold start."""
     batch = flat.shape[0]
     if warm is None:
-        none = torch.empty(batch, 0, 1, dtype=torch.int32)
-        return none, torch.empty(batch, 0, dtype=torch.float64)
+        return _cold(batch)
     if not isinstance(warm, SparseMAPResult):
         raise TypeError(f"warm_start must be a result of sparsemap, got {type(warm).__name__}")
     same = type(warm.structure) is type(structure) and (
@@ -190,6 +190,12 @@ def _start(
     members = warm.members.detach().cpu().reshape(batch, *warm.members.shape[-2:]).contiguous()
     probabilities = warm.probabilities.detach().reshape(batch, -1)
     return members, probabilities.nan_to_num(0.0)
+
+
+@lru_cache(maxsize=16)
+def _cold(batch: int) -> tuple[Tensor, Tensor]:
+    members = torch.empty(batch, 0, 1, dtype=torch.int32)
+    return members, torch.empty(batch, 0, dtype=torch.float64)
 
 
 def _warn(gap: Tensor, converged: Tensor, tol: float) -> None:

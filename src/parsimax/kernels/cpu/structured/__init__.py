@@ -7,6 +7,7 @@ says which upper left corner of each instance counts. Instances are spread over 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -75,53 +76,64 @@ def solve(
     """Solve every instance. ``extra`` is (B or 1, any); a cold start has K = 0 warm structures."""
     batch, rows, columns = scores.shape
     kind = problem.number
-    marginals = torch.empty_like(scores)
-    gap = torch.empty(batch, dtype=torch.float64)
-    steps, outcomes, counts = (torch.empty(batch, dtype=torch.int64) for _ in range(3))
-    results = [x.numpy() for x in (marginals, gap, steps, outcomes, counts)]
+    marginals, gap = np.empty((batch, rows, columns)), np.empty(batch)
+    steps, outcomes, counts = (np.empty(batch, np.int64) for _ in range(3))
+    results = (marginals, gap, steps, outcomes, counts)
     inputs = (scores.numpy(), sizes.numpy())
-    dims = (rows, columns, *problem.options)
-    width = max(int(oracles.slots(kind, np.array(dims))), 1)
+    options, room = _room(kind, rows, columns, problem.options)
     warm = (warm_members.numpy(), warm_probabilities.numpy())
     if problem.oracle is not None:
         parts = [
             solve_with(problem.oracle, *inputs, problem.tol, problem.max_steps, *warm, *results)
         ]
     else:
-        room = np.array([*oracles.workspace(kind, dims), width, 2 * width + 16])
         parts = for_items(
             solve_range,
             batch,
-            _NANOSECONDS * rows * columns * width,
+            _NANOSECONDS * rows * columns * int(room[2]),
             kind,
             oracles.aligned(kind),
             inputs[0],
             extra.numpy(),
             inputs[1],
-            np.array(problem.options, np.int64),
+            options,
             room,
             problem.tol,
             problem.max_steps,
             *warm,
             *results,
         )
-    return Solution(marginals, *_pad(parts, counts), counts, gap, steps, outcomes)
+    arrays = (marginals, *_pad(parts, counts), counts, gap, steps, outcomes)
+    return Solution(*(torch.from_numpy(x) for x in arrays))
 
 
-def _pad(parts: list[tuple[np.ndarray, np.ndarray]], counts: Tensor) -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=256)
+def _room(
+    kind: int, rows: int, columns: int, options: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(options, room): what ``solve_range`` asks for by these names."""
+    dims = (rows, columns, *options)
+    width = max(int(oracles.slots(kind, np.array(dims))), 1)
+    room = np.array([*oracles.workspace(kind, dims), width, 2 * width + 16])
+    return np.array(options, np.int64), room
+
+
+def _pad(
+    parts: list[tuple[np.ndarray, np.ndarray]], counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Structures of all instances, one after the other, as (B, K) and (B, K, slots)."""
     if len(counts) == 1:
         members, probabilities = parts[0]
-        return torch.from_numpy(probabilities)[None], torch.from_numpy(members)[None]
+        return probabilities[None], members[None]
     most = int(counts.max()) if len(counts) else 0
-    there = np.arange(most) < counts.numpy()[:, None]
+    there = np.arange(most) < counts[:, None]
     width = parts[0][0].shape[1] if parts else 1
     members = np.full((len(counts), most, width), -1, np.int32)
     probabilities = np.zeros((len(counts), most))
     if parts:
         members[there] = np.concatenate([part[0] for part in parts])
         probabilities[there] = np.concatenate([part[1] for part in parts])
-    return torch.from_numpy(probabilities), torch.from_numpy(members)
+    return probabilities, members
 
 
 def apply_sensitivity(
@@ -139,7 +151,7 @@ def apply_sensitivity(
     """
     batch = len(members)
     aligned = oracles.aligned(problem.number)
-    outputs = tuple(torch.empty(batch, width, dtype=torch.float64) for width in columns)
+    outputs = tuple(np.empty((batch, width)) for width in columns)
     steps = problem.options[0] if problem.options and labels else 0
     for_items(
         sensitivity_range,
@@ -150,7 +162,8 @@ def apply_sensitivity(
         steps,
         counts.numpy(),
         members.numpy(),
-        *(x.contiguous().numpy() for x in inputs),
-        *(x.numpy() for x in outputs),
+        *(x.numpy() for x in inputs),
+        *outputs,
     )
-    return outputs[0], outputs[1], outputs[2]
+    units, edges, structures = (torch.from_numpy(x) for x in outputs)
+    return units, edges, structures

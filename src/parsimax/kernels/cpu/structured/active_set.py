@@ -34,7 +34,7 @@ _ROUNDING = 1e-14  # of a sum of scores, relative
 PATIENCE = 3  # steps in a row that may bring nothing before the solver gives up
 
 # ``Active.state``
-COUNT, STEPS, STALLS, DONE, VARIABLES, ALIGNED = range(6)
+COUNT, STEPS, STALLS, DONE, VARIABLES, ALIGNED, LIMIT = range(7)
 # ``Active.numbers``
 GAP, TARGET, VALUE, BASE = range(4)
 
@@ -63,7 +63,7 @@ class Active(NamedTuple):
 @kernel
 def make_active(variables, slots, capacity, aligned):
     """Room for an instance with so many variables, and structures of so many slots."""
-    state = np.zeros(6, np.int64)
+    state = np.zeros(7, np.int64)
     state[ALIGNED] = aligned
     return Active(
         np.zeros(variables),
@@ -86,18 +86,22 @@ def make_active(variables, slots, capacity, aligned):
 
 
 @kernel
-def reset(active, variables, target):
-    """Make ready for another instance, of at most as many variables."""
+def reset(active, variables, target, limit):
+    """Make ready for another instance, of at most as many variables.
+
+    It ends when the gap is at most ``target``, or after ``limit`` steps.
+    """
     state = active.state
     state[COUNT], state[STEPS], state[STALLS], state[DONE] = 0, 0, 0, 0
-    state[VARIABLES] = variables
+    state[VARIABLES], state[LIMIT] = variables, limit
     active.numbers[TARGET], active.numbers[GAP] = target, np.inf
 
 
 @kernel
 def _longer(x, size):
     y = np.zeros(size, x.dtype)
-    y[: x.size] = x
+    for i in range(x.size):
+        y[i] = x[i]
     return y
 
 
@@ -107,11 +111,14 @@ def grown(active):
     old = active.p.size
     new = 2 * old
     members = np.empty((new, active.members.shape[1]), np.int32)
-    members[:old] = active.members
     R = np.empty((new, new))
-    R[:old, :old] = active.R
     rows = np.arange(new)
-    rows[:old] = active.rows
+    for s in range(old):
+        rows[s] = active.rows[s]
+        for j in range(members.shape[1]):
+            members[s, j] = active.members[s, j]
+        for t in range(old):
+            R[s, t] = active.R[s, t]
     return Active(
         active.scores,
         active.marginals,
@@ -391,6 +398,9 @@ def advance(active, chosen, size, extra):
         state[DONE] = 1
         correct(active)
         return
+    if state[STEPS] > state[LIMIT] or state[STALLS] >= PATIENCE:
+        state[DONE] = 1  # with a gap that is that of these probabilities
+        return
     b = extra + _sum_at(active.scores, chosen, size)
     if insert(active, chosen, size, b, 0.0 if state[COUNT] else 1.0):
         moved = active.p[state[COUNT] - 1] > 0.0
@@ -406,7 +416,6 @@ def advance(active, chosen, size, extra):
     look(active)
     correct(active)
     state[STALLS] += 1
-    state[DONE] = state[STALLS] >= PATIENCE
 
 
 @kernel

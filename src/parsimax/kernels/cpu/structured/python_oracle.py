@@ -38,7 +38,7 @@ def solve_with(
     for item in range(len(scores)):
         dims = sizes[item].copy()
         active = make_active(width, width, _EXPECTED, False)
-        reset(active, dims[0] * dims[1], STRICTER * tol)
+        reset(active, dims[0] * dims[1], STRICTER * tol, max_steps)
         outcome, _, least = prepare(PYTHON, scores[item], none, dims, active.scores)
         if outcome == SOLVED:
             if warm_probabilities.shape[1] > 0:
@@ -54,7 +54,7 @@ def solve_with(
                     chosen,
                 )
             look(active)
-            while not active.state[DONE] and active.state[STEPS] < max_steps:
+            while not active.state[DONE]:
                 if active.state[COUNT] == active.p.size:
                     active = grown(active)
                 left = active.left[: dims[0] * dims[1]]

@@ -151,26 +151,36 @@ def write_marginals(marginals, values, dims, outcome):
 
 @kernel
 def collect(active, dims, stride, members, probabilities, at):
-    """Write structures with probability, most likely first, from row ``at`` on; their number."""
-    k = active.state[COUNT]
+    """Write structures with probability, most likely first, from row ``at`` on; their number.
+
+    Probabilities are used up by it.
+    """
+    k, left = active.state[COUNT], active.p
     written = 0
-    for s in np.argsort(-active.p[:k]):
-        if active.p[s] > 0.0:
-            probabilities[at + written] = active.p[s]
-            row, out = active.members[active.rows[s]], members[at + written]
-            for j in range(active.sizes[s]):
-                out[j] = row[j] // dims[1] * stride + row[j] % dims[1]
-            out[active.sizes[s] :] = -1
-            written += 1
-    return written
+    while True:
+        s = 0
+        for t in range(1, k):
+            s = t if left[t] > left[s] else s
+        if not left[s] > 0.0:
+            return written
+        probabilities[at + written] = left[s]
+        left[s] = 0.0
+        row, out = active.members[active.rows[s]], members[at + written]
+        for j in range(active.sizes[s]):
+            out[j] = row[j] // dims[1] * stride + row[j] % dims[1]
+        for j in range(active.sizes[s], out.size):
+            out[j] = -1
+        written += 1
 
 
 @kernel
 def _doubled(members, probabilities):
     longer = np.empty((2 * members.shape[0], members.shape[1]), np.int32)
-    longer[: members.shape[0]] = members
     more = np.empty(2 * probabilities.size)
-    more[: probabilities.size] = probabilities
+    for s in range(probabilities.size):
+        more[s] = probabilities[s]
+        for j in range(members.shape[1]):
+            longer[s, j] = members[s, j]
     return longer, more
 
 
@@ -203,7 +213,8 @@ def solve_range(
     """
     stride, width, expected = scores.shape[2], room[2], room[3]
     dims = np.empty(2 + options.size, np.int64)
-    dims[2:] = options
+    for i in range(options.size):
+        dims[2 + i] = options[i]
     floats, integers = np.zeros(room[0]), np.zeros(room[1], np.int64)
     active = make_active(scores.shape[1] * stride, width, expected, aligned)
     chosen = np.empty(width, np.int32)
@@ -212,7 +223,7 @@ def solve_range(
     filled = 0
     for item in range(start, stop):
         dims[0], dims[1] = sizes[item, 0], sizes[item, 1]
-        reset(active, dims[0] * dims[1], STRICTER * tol)
+        reset(active, dims[0] * dims[1], STRICTER * tol, max_steps)
         others = extra[item if extra.shape[0] > 1 else 0]
         outcome, others, least = prepare(kind, scores[item], others, dims, active.scores)
         if outcome == SOLVED:
@@ -232,7 +243,7 @@ def solve_range(
                 )
             look(active)
             size = slots(kind, dims)
-            while not active.state[DONE] and active.state[STEPS] < max_steps:
+            while not active.state[DONE]:
                 if active.state[COUNT] == active.p.size:
                     active = grown(active)
                 score = map_oracle(kind, active.left, others, dims, chosen, floats, integers)
