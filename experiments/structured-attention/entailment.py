@@ -69,14 +69,16 @@ class Entailment(nn.Module):
         )
         # a word attends to words like itself, to begin with
         nn.init.eye_(self.attention.weight)
-        self.compare = nn.Sequential(nn.Linear(4 * size, size), nn.ReLU())
+        # dropout comes after the comparison, so that equal words are equal
+        self.compare = nn.Sequential(
+            nn.Linear(4 * size, size), nn.ReLU(), nn.Dropout(sizes.dropout)
+        )
         self.decide = nn.Sequential(
             nn.Dropout(sizes.dropout),
             nn.Linear(4 * size, size),
             nn.ReLU(),
             nn.Linear(size, len(LABELS)),
         )
-        self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Alignment]:
         """(logits (B, labels), the alignment they rest on)."""
@@ -91,7 +93,7 @@ class Entailment(nn.Module):
 
     def _encode(self, batch: Batch) -> tuple[Tensor, Tensor]:
         first, second = (
-            self.encoder(self.dropout(self.embedding(words))).tanh()
+            self.encoder(self.embedding(words)).tanh()
             for words in (batch.premise, batch.hypothesis)
         )
         return first, second

@@ -14,7 +14,7 @@ import copy
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Settings:
     weight_decay: float = 1e-5
     least: int = 2  # occurrences of a word that gets a vector
     held_out: float = 0.1
-    sizes: Sizes = Sizes()
+    sizes: Sizes = field(default_factory=Sizes)
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,8 @@ def train(
     known, held = split(pairs, settings.held_out)
     unseen = list(batches(held, words, settings.batch_size, None))
     model = Entailment(len(words) + 2, attention, settings.sizes)
-    adam = torch.optim.Adam(
-        model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay
-    )
+    adam = torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+    model(unseen[0])[0].sum().backward()  # kernels are compiled before the clock starts
     best, kept, curve = -1.0, model.state_dict(), []
     began, cpu = time.perf_counter(), time.process_time()
     for epoch in range(1, settings.epochs + 1):
@@ -148,10 +147,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/snli"))
     parser.add_argument("--attention", nargs="+", choices=ATTENTIONS, default=list(ATTENTIONS))
     parser.add_argument("--seed", nargs="+", type=int, default=[1])
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--limit", type=int, help="use only so many pairs of each file")
     parser.add_argument(
-        "--pair", nargs="*", type=int, default=[1, 4, 23], help="test pairs to draw, from 0"
+        "--pair", nargs="*", type=int, default=[99, 97, 354], help="test pairs to draw, from 0"
     )
     options = parser.parse_args()
     settings = Settings(tuple(options.attention), tuple(options.seed), options.epochs)

@@ -1,4 +1,4 @@
-"""SparseMAP over trees and monotone alignments, against all of them and an independent projection."""
+"""SparseMAP over trees and monotone alignments, against all of them and another solver."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tests.oracles.polytopes import gap, nearest_marginals
 import parsimax as px
 from parsimax.kernels.cpu.structured import oracles
 
-STRUCTURES = {
-    "arborescence": (px.structured.Arborescence(), "tree", True, False),
-    "arborescence, any roots": (px.structured.Arborescence(single_root=False), "tree", False, False),
-    "projective": (px.structured.ProjectiveTree(), "tree", True, True),
-    "projective, any roots": (px.structured.ProjectiveTree(single_root=False), "tree", False, True),
-    "monotone": (px.structured.MonotoneAlignment(), "alignment", None, None),
+trees = px.structured
+STRUCTURES = {  # structure, kind, single root, projective
+    "arborescence": (trees.Arborescence(), "tree", True, False),
+    "arborescence, any roots": (trees.Arborescence(single_root=False), "tree", False, False),
+    "projective": (trees.ProjectiveTree(), "tree", True, True),
+    "projective, any roots": (trees.ProjectiveTree(single_root=False), "tree", False, True),
+    "monotone": (trees.MonotoneAlignment(), "alignment", None, None),
 }
 TREES = [name for name in STRUCTURES if name != "monotone"]
 every = pytest.mark.parametrize("name", STRUCTURES)
@@ -175,9 +176,94 @@ def test_converges_at_length_50(name):
         assert best_score(z, structure) - (z * mu).sum() <= 1e-5
 
 
+# --- the numeric contract, as far as it applies to structures -------------------------------------
+
+
+@every
+def test_a_shift_changes_nothing(name):
+    """Structures of one kind have equally many parts; integers shift without rounding."""
+    structure = STRUCTURES[name][0]
+    scores = torch.randint(-8, 9, (3, *shapes(name)[3])).double() / 8
+    found = px.sparsemap(scores, structure).marginals
+    for shift in (-1e6, 1e6):
+        shifted = px.sparsemap(scores + shift, structure).marginals
+        torch.testing.assert_close(shifted, found, atol=1e-12, rtol=0)
+
+
+@every
+def test_large_scores_choose_the_best_structure(name):
+    structure = STRUCTURES[name][0]
+    shape = shapes(name)[3]
+    scores = 1e4 * random_scores((3, *shape), "normal")
+    found = px.sparsemap(scores, structure)
+    for z, mu in zip(scores.numpy(), found.marginals.numpy(), strict=True):
+        everything = members(name, *shape)
+        best = everything[np.tensordot(everything, z, 2).argmax()]
+        np.testing.assert_array_equal(mu, best)
+
+
+@every
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_no_number_stays_in_its_row(name, bad):
+    structure = STRUCTURES[name][0]
+    scores = random_scores((3, *shapes(name)[3]), "normal")
+    alone = px.sparsemap(scores, structure).marginals
+    scores[1, 0, 0] = bad
+    found = px.sparsemap(scores, structure).marginals
+    assert found[1].isnan().all()
+    assert torch.equal(found[[0, 2]], alone[[0, 2]])
+
+
+@every
+def test_nothing_allowed_gives_zeros_and_no_gradient(name):
+    structure = STRUCTURES[name][0]
+    scores = random_scores((2, *shapes(name)[3]), "normal")
+    scores[1] = -torch.inf
+    scores.requires_grad_()
+    found = px.sparsemap(scores, structure)
+    assert (found.marginals[1] == 0).all()
+    found.marginals.square().sum().backward()
+    assert (scores.grad[1] == 0).all()
+    assert scores.grad[0].abs().sum() > 0
+
+
+@every
+def test_layout_and_company_do_not_matter(name):
+    structure = STRUCTURES[name][0]
+    n, m = shapes(name)[3]
+    scores = random_scores((5, n, m), "normal")
+    found = px.sparsemap(scores, structure).marginals
+    strided = scores.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    assert torch.equal(px.sparsemap(strided, structure).marginals, found)
+    for i in range(5):
+        assert torch.equal(px.sparsemap(scores[i : i + 1], structure).marginals[0], found[i])
+    same = scores[:1].expand(4, n, m)
+    assert torch.equal(px.sparsemap(same, structure).marginals, found[:1].expand(4, n, m))
+    assert px.sparsemap(scores[:0], structure).marginals.shape == (0, n, m)
+
+
+@every
+def test_second_derivatives(name):
+    structure = STRUCTURES[name][0]
+    scores = random_scores((2, *shapes(name)[2]), "normal").requires_grad_()
+    assert torch.autograd.gradgradcheck(
+        lambda z: px.sparsemap_loss(z, torch.zeros_like(z), structure, reduction="sum"), scores
+    )
+
+
+@every
+def test_probabilities_are_differentiable(name):
+    """Through the few structures: a function of their probabilities alone."""
+    structure = STRUCTURES[name][0]
+    scores = random_scores((2, *shapes(name)[2]), "normal").requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda z: px.sparsemap(z, structure).probabilities.square().sum(), scores
+    )
+
+
 @pytest.mark.parametrize("name", TREES)
 def test_a_tree_needs_square_scores(name):
-    with pytest.raises(ValueError, match=r"3 heads and 4 words"):
+    with pytest.raises(ValueError, match=r"must be square.*got 3 x 4"):
         px.sparsemap(torch.zeros(2, 3, 4), STRUCTURES[name][0])
 
 
@@ -190,7 +276,6 @@ def test_single_root_is_a_flag(cls):
 def test_one_root_and_several():
     """Two words that want to hang from the root: only one may, by default."""
     scores = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
-    trees = px.structured
     for cls in (trees.Arborescence, trees.ProjectiveTree):
         one = px.sparsemap(scores, cls()).marginals
         assert one.diagonal(dim1=1, dim2=2).sum().item() == pytest.approx(1.0)

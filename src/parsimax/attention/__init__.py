@@ -4,12 +4,16 @@ from .adaptive import AdaptiveAlpha
 from .additive import AdditiveAttention
 from .bilinear import BilinearAttention
 from .functional import attention
+from .latent_tree import LatentTreeAttention
 from .multihead import MultiheadAttention
+from .structured import StructuredAttention
 
 __all__ = [
     "AdaptiveAlpha",
     "AdditiveAttention",
     "BilinearAttention",
+    "LatentTreeAttention",
     "MultiheadAttention",
+    "StructuredAttention",
     "attention",
 ]

@@ -20,7 +20,10 @@ from .inputs import check_size
 from .memory import check_memory
 from .packing import Packing, check_positions
 
-_TREES = {"arborescence": Arborescence, "projective": ProjectiveTree}
+_TREES: dict[str, type[Arborescence] | type[ProjectiveTree]] = {
+    "arborescence": Arborescence,
+    "projective": ProjectiveTree,
+}
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,7 @@ class LatentTreeAttention(nn.Module):
         scores = packing.pack(packing.pack(self._scores(words), 1), 2)
         result = sparsemap(scores, self.tree, lengths=packing.lengths, tol=self.tol)
         marginals, structures = (
-            packing.unpack(packing.unpack(x, -2), -1)
-            for x in (result.marginals, result.structures)
+            packing.unpack(packing.unpack(x, -2), -1) for x in (result.marginals, result.structures)
         )
         from_root = marginals.diagonal(dim1=-2, dim2=-1)
         arcs = marginals - torch.diag_embed(from_root)

@@ -9,9 +9,7 @@ from parsimax._core.records import AttentionOutput
 from parsimax.mappings import Mapping
 
 
-def check_memory(
-    memory: Tensor, memory_dim: int, name: str = "memory", length: str = "Lk"
-) -> None:
+def check_memory(memory: Tensor, memory_dim: int, name: str = "memory", length: str = "Lk") -> None:
     """(B, Lk, memory_dim)."""
     if not isinstance(memory, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(memory).__name__}")

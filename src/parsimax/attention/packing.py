@@ -48,9 +48,17 @@ def _take(x: Tensor, index: Tensor, dim: int) -> Tensor:
 
 def check_positions(mask: Tensor | None, name: str, like: Tensor) -> Tensor:
     """A bool mask (B, L) for ``like`` (B, L, size); None allows all of them."""
-    shape = like.shape[:2]
     if mask is None:
-        return torch.ones(shape, dtype=torch.bool, device=like.device)
+        return torch.ones(like.shape[:2], dtype=torch.bool, device=like.device)
+    return _check(mask, name, like.shape[:2])
+
+
+def check_cells(mask: Tensor, name: str, scores: Tensor) -> Tensor:
+    """A bool mask in the shape of the scores."""
+    return _check(mask, name, scores.shape)
+
+
+def _check(mask: object, name: str, shape: torch.Size) -> Tensor:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"{name} must be a bool tensor (True = allowed) or None, got {got}")

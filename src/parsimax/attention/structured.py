@@ -18,11 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from parsimax._core.records import AttentionOutput
-from parsimax.structured import Matching, MonotoneAlignment, Sequence, Structure, sparsemap
+from parsimax.structured import (
+    Matching,
+    MonotoneAlignment,
+    Sequence,
+    SparseMAPResult,
+    Structure,
+    sparsemap,
+)
 
 from .inputs import check_size
 from .memory import check_memory, check_query
-from .packing import Packing, check_positions
+from .packing import Packing, check_cells, check_positions
 
 _SEQUENCE = "sequence"  # has parameters, which the module holds
 _BY_NAME = {"matching": Matching, "monotone": MonotoneAlignment}
@@ -57,7 +64,7 @@ class StructuredAttention(nn.Module):
             - ``"monotone"``: every query picks one entry, never before that of the query before it;
             - ``"sequence"``: every query picks one entry, and what the jump from one pick to the
               next is worth is learned, up to ``reach`` in either direction;
-            - any structure over matrices, whose rows are queries and columns the memory.
+            - any other structure over matrices, whose rows are the queries.
         reach: Longest jump that "sequence" tells from longer ones.
         tol: Tolerance of the solver.
 
@@ -113,7 +120,8 @@ class StructuredAttention(nn.Module):
         Args:
             query: (B, Lq, query_dim).
             memory: (B, Lk, memory_dim).
-            mask: (B, Lk), bool, True where an entry of the memory may be seen.
+            mask: (B, Lk), bool, True where an entry of the memory may be seen; or (B, Lq, Lk),
+                where a query may see it.
             query_mask: (B, Lq), bool, True for the queries that there are.
 
         Returns:
@@ -138,18 +146,16 @@ class StructuredAttention(nn.Module):
                 "query must have shape (B, Lq, query_dim): a joint alignment needs all queries at "
                 f"once, got shape {tuple(query.shape)}"
             )
+        scores = (query @ self.weight) @ memory.mT  # (B, Lq, Lk)
+        cells = None
+        if isinstance(mask, Tensor) and mask.ndim == 3:
+            cells, mask = check_cells(mask, "mask", scores), None
         across = Packing.of(check_positions(mask, "mask", memory))
         down = Packing.of(check_positions(query_mask, "query_mask", query))
-        scores = (query @ self.weight) @ memory.mT  # (B, Lq, Lk)
-        turned = isinstance(self.structure, MonotoneAlignment)  # columns are queries
+        if cells is not None:
+            scores = scores.masked_fill(~cells, -torch.inf)
         packed = across.pack(down.pack(scores, 1), 2)
-        lengths = torch.stack([down.lengths, across.lengths], -1)
-        result = sparsemap(
-            packed.mT if turned else packed,
-            self._structure_for(memory.shape[1]),
-            lengths=lengths.flip(-1) if turned else lengths,
-            tol=self.tol,
-        )
+        result, turned = self._solve(packed, down.lengths, across.lengths)
         weights, structures = (
             across.unpack(down.unpack(x.mT if turned else x, -2), -1)
             for x in (result.marginals, result.structures)
@@ -164,13 +170,27 @@ class StructuredAttention(nn.Module):
             result.converged,
         )
 
-    def _structure_for(self, entries: int) -> Structure:
-        if self.jumps is None:
-            assert self.structure is not None
-            return self.structure
+    def _solve(self, scores: Tensor, n: Tensor, m: Tensor) -> tuple[SparseMAPResult, bool]:
+        """The solution for n x m scores each, and whether its rows are the memory."""
+        structure = self.structure
+        if structure is None:
+            structure = Sequence(self._transitions(scores.shape[2]))
+        if isinstance(structure, Sequence):  # lengths cut its positions, not its labels
+            places = torch.arange(scores.shape[2], device=m.device)
+            mask = (places < m.unsqueeze(1)).unsqueeze(1).expand_as(scores)
+            return sparsemap(scores, structure, lengths=n, mask=mask, tol=self.tol), False
+        if isinstance(structure, MonotoneAlignment):  # its columns are what picks
+            sides = torch.stack([m, n], -1)
+            return sparsemap(scores.mT, structure, lengths=sides, tol=self.tol), True
+        sides = torch.stack([n, m], -1)
+        return sparsemap(scores, structure, lengths=sides, tol=self.tol), False
+
+    def _transitions(self, entries: int) -> Tensor:
+        """(entries, entries): what it is worth to go from one entry of the memory to another."""
+        assert self.jumps is not None
         places = torch.arange(entries, device=self.jumps.device)
-        jump = (places - places.unsqueeze(1)).clamp(-self.reach, self.reach)  # [from, to]
-        return Sequence(self.jumps[jump + self.reach])
+        jump = (places - places.unsqueeze(1)).clamp(-self.reach, self.reach)
+        return self.jumps[jump + self.reach]
 
     def extra_repr(self) -> str:
         """Shown in ``print(module)``."""
@@ -181,6 +201,12 @@ class StructuredAttention(nn.Module):
 def _read_structure(structure: object) -> Structure | None:
     """None for a sequence, whose transitions depend on parameters and on the memory's length."""
     if isinstance(structure, Structure):
+        if structure.square or structure.score_dims != 2:
+            other = "; LatentTreeAttention attends by trees" if structure.square else ""
+            raise ValueError(
+                "structure must be one over matrices of queries and entries, such as Matching(), "
+                f"got {structure}{other}"
+            )
         return structure
     if isinstance(structure, str) and structure in _BY_NAME:
         return _BY_NAME[structure]()

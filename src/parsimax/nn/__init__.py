@@ -4,7 +4,9 @@ from parsimax.attention import (
     AdaptiveAlpha,
     AdditiveAttention,
     BilinearAttention,
+    LatentTreeAttention,
     MultiheadAttention,
+    StructuredAttention,
 )
 
 from .losses import EntmaxLoss, FenchelYoungLoss, LinearEntmaxLoss, SparsemaxLoss
@@ -18,6 +20,7 @@ __all__ = [
     "Entmax",
     "EntmaxLoss",
     "FenchelYoungLoss",
+    "LatentTreeAttention",
     "LinearEntmaxLoss",
     "MultiheadAttention",
     "Normmax",
@@ -25,4 +28,5 @@ __all__ = [
     "Sparsegen",
     "Sparsemax",
     "SparsemaxLoss",
+    "StructuredAttention",
 ]

@@ -23,7 +23,3 @@ class MonotoneAlignment(Structure):
     """
 
     kind: ClassVar[str] = "MONOTONE_ALIGNMENT"
-
-    def check_instance(self, rows: int, columns: int) -> str | None:
-        """One row is enough for any number of columns."""
-        return None

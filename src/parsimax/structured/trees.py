@@ -31,7 +31,10 @@ class _Tree(Structure):
         """A tree of words needs a score for every pair of them."""
         if rows == columns:
             return None
-        return f"{rows} heads and {columns} words; give one score for every pair of words, (B, n, n)"
+        return (
+            f"scores of {self} must be square, [head, child] with one row and one column for each "
+            f"word, got {rows} x {columns}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
