@@ -184,3 +184,18 @@ def test_hessians(name):
     for _ in range(2):
         torch.testing.assert_close(jacfwd(grad(energy))(z), want)
         torch.testing.assert_close(hessian(energy)(z), want)
+
+
+def test_a_compiled_graph_is_cut_and_goes_on():
+    weight = torch.randn(5, 4, requires_grad=True)
+
+    def model(x):
+        z = (x @ weight).relu()
+        return (px.sparsemap(z, Matching()).marginals * z).sum()
+
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(2):
+        x = torch.randn(2, 4, 5)
+        want, got = model(x), compiled(x)
+        assert torch.equal(got, want)
+        assert torch.equal(*(torch.autograd.grad(y, weight)[0] for y in (want, got)))

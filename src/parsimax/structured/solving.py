@@ -70,6 +70,12 @@ def sparsemap(
     >>> r.probabilities, r.converged
     (tensor([[0.5500, 0.4500]]), tensor([True]))
     """
+    if torch.compiler.is_compiling():
+        # how many structures there are depends on values: a compiled graph is cut here
+        eager = torch.compiler.disable(sparsemap)
+        return eager(
+            scores, structure, lengths, tol, mask=mask, max_iter=max_iter, warm_start=warm_start
+        )
     scores = check_scores(scores, "scores")
     if not isinstance(structure, Structure):
         hint = f"; use {structure.__name__}()" if isinstance(structure, type) else ""
@@ -80,8 +86,8 @@ def sparsemap(
     # numba is loaded only now
     from .autograd import apply_solve
 
-    if without_values(scores) or torch.compiler.is_compiling():
-        raise ValueError("sparsemap needs values of scores, and cannot be traced or run on meta")
+    if without_values(scores):
+        raise ValueError("sparsemap needs the values of scores, and a meta tensor has none")
     scores = apply_mask(autocast_scores(scores), mask)
     lead, shape, flat = as_batch(scores, structure, lengths)
     batch, rows, columns = flat.shape
