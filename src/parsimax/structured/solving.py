@@ -72,10 +72,11 @@ def sparsemap(
     """
     if torch.compiler.is_compiling():
         # how many structures there are depends on values: a compiled graph is cut here
-        eager = torch.compiler.disable(sparsemap)
-        return eager(
+        eager: Any = torch.compiler.disable(sparsemap)  # type: ignore[no-untyped-call]
+        result: SparseMAPResult = eager(
             scores, structure, lengths, tol, mask=mask, max_iter=max_iter, warm_start=warm_start
         )
+        return result
     scores = check_scores(scores, "scores")
     if not isinstance(structure, Structure):
         hint = f"; use {structure.__name__}()" if isinstance(structure, type) else ""
