@@ -246,6 +246,23 @@ def test_long_sequences_converge(n, k):
         assert viterbi(z - mu, t) - ((z - mu) * mu).sum() - (t * edges).sum() <= 1e-9
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.03])
+def test_weak_scores_converge(scale):
+    """As they are when training begins: all but uniform marginals, and thousands of steps."""
+    scores = scale * torch.randn(3, 30, 4).double()
+    transitions = scale * torch.randn(3, 29, 4, 4).double()
+    result = px.sparsemap(scores, Sequence(transitions), tol=1e-6 * scale)
+    assert result.converged.all()
+    for i in range(3):
+        z, t = scores[i].numpy(), transitions[i].numpy()
+        mu, edges = result.marginals[i].numpy(), result.edge_marginals[i].numpy()
+        missed = viterbi(z - mu, t) - ((z - mu) * mu).sum() - (t * edges).sum()
+        assert missed <= 1e-6 * scale + 1e-14
+    with pytest.warns(ConvergenceWarning, match="3 of 3"):
+        few = px.sparsemap(scores, Sequence(transitions), tol=1e-9 * scale, max_iter=20)
+    assert (few.iterations <= 22).all()  # one to end a stage, and one to measure the gap
+
+
 @pytest.mark.parametrize("shape", [(50, 50), (100, 100), (40, 60)])
 def test_large_matchings_converge(shape):
     scores = torch.randn(4 if shape[0] == 100 else 16, *shape).double()

@@ -139,8 +139,8 @@ def test_transitions_are_shared_by_positions_and_batch():
 def test_strong_transitions_over_weak_scores():
     """Many structures with the same parts, apart by transitions: steps along null directions."""
     generator = torch.Generator().manual_seed(3)
-    for scale in (0.1, 1.0, 5.0):
-        scores = 0.05 * torch.randn(8, 8, 2, generator=generator).double()
+    for weak, scale in ((0.05, 0.1), (0.05, 1.0), (0.05, 5.0), (1e-6, 1e-6), (1e-9, 1e-3)):
+        scores = weak * torch.randn(8, 8, 2, generator=generator).double()
         transitions = scale * torch.randn(8, 7, 2, 2, generator=generator).double()
         result = px.sparsemap(scores, Sequence(transitions))
         everything = all_of.labellings(8, 2)

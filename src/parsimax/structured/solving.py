@@ -120,7 +120,7 @@ def sparsemap(
 
 # Where nothing better is known: far more than any instance has needed, and still an end.
 def _limit(variables: int) -> int:
-    return 1000 + 20 * variables
+    return 1000 + 100 * variables
 
 
 def cut_of(structure: Structure, shape: tuple[int, ...]) -> str:

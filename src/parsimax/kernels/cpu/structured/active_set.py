@@ -419,6 +419,23 @@ def advance(active, chosen, size, extra):
 
 
 @kernel
+def rescale(active, factor, target):
+    """Go on with all scores times ``factor``, a power of two, from the same structures."""
+    state = active.state
+    for i in range(state[VARIABLES]):
+        active.scores[i] *= factor
+    for s in range(state[COUNT]):
+        active.b[s] *= factor
+        active.v[s] *= factor
+    active.numbers[BASE] *= factor
+    active.numbers[TARGET] = target
+    state[DONE], state[STALLS] = 0, 0
+    if state[COUNT] > 0:
+        settle(active)
+        look(active)
+
+
+@kernel
 def _holds(active, chosen, size):
     """Whether the structure that came last is still there; it is the last one, if it is."""
     row = active.members[active.rows[active.state[COUNT] - 1]]

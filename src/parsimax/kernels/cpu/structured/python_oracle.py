@@ -39,7 +39,7 @@ def solve_with(
         dims = sizes[item].copy()
         active = make_active(width, width, _EXPECTED, False)
         reset(active, dims[0] * dims[1], STRICTER * tol, max_steps)
-        outcome, _, least = prepare(PYTHON, scores[item], none, dims, active.scores)
+        outcome, _, least, _ = prepare(PYTHON, scores[item], none, dims, active.scores)
         if outcome == SOLVED:
             if warm_probabilities.shape[1] > 0:
                 active = warm(

@@ -16,6 +16,7 @@ from .active_set import (
     insert,
     look,
     make_active,
+    rescale,
     reset,
     settle,
     spread,
@@ -27,6 +28,16 @@ SOLVED, EMPTY, INFEASIBLE, UNDEFINED = range(4)  # what became of an instance
 # Of the tolerance. A gap of g leaves an error of up to sqrt(2 g) in the marginals; the last few
 # structures, which cost a few per cent more time, make the solution exact up to rounding.
 STRICTER = 1e-6
+
+
+# Where scores are weak beside the penalty, marginals are all but uniform, and which structures make
+# them up is a linear program in the transitions, whose steps are as small as the scores. So weak
+# scores are first solved as if they were strong, then weaker and weaker: each stage starts near its
+# end.
+_WEAK = 16.0  # this much below one, and more
+_LARGEST = 2.0**60
+_STAGE = 0.125  # from one stage to the next
+_STAGE_TARGET = 1e-6  # the gap of a stage, but of the last
 
 
 @kernel
@@ -68,9 +79,10 @@ def _look_over(extra):
 def prepare(kind, scores, extra, dims, out):
     """Write the scores of one instance, all finite and at most 0, to ``out``.
 
-    Returns (what became of it, other scores, the least total score of an allowed structure). What
-    is forbidden gets a score that nothing can outweigh. A shift of all scores changes no marginals
-    where all structures have equally many variables; without it, large scores lose no digits.
+    Returns (what became of it, other scores, the least total score of an allowed structure, and a
+    power of two that takes the scores to the order of one). What is forbidden gets a score that
+    nothing can outweigh. A shift of all scores changes no marginals where all structures have
+    equally many variables; without it, large scores would lose digits.
     """
     rows, columns = dims[0], dims[1]
     variables = rows * columns
@@ -81,9 +93,9 @@ def prepare(kind, scores, extra, dims, out):
         steps = dims[0] - 1
         other_low, other_high, other_forbidden, other_defined = _look_over(extra)
     if variables == 0 or (defined and forbidden == variables):
-        return EMPTY, extra, 0.0
+        return EMPTY, extra, 0.0, 1.0
     if not (defined and other_defined):
-        return UNDEFINED, extra, 0.0
+        return UNDEFINED, extra, 0.0, 1.0
     shift = high
     if kind == PYTHON:  # structures of any size
         low, high, shift = min(low, 0.0), max(high, 0.0), 0.0
@@ -99,7 +111,10 @@ def prepare(kind, scores, extra, dims, out):
         for i in range(extra.size):
             if extra[i] == -np.inf:
                 extra[i] = other_low - penalty
-    return SOLVED, extra, least
+    spread, scale = max(high - low, other_high - other_low), 1.0
+    while spread > 0.0 and spread * scale < 1.0 and scale < _LARGEST:
+        scale *= 2.0
+    return SOLVED, extra, least, scale
 
 
 @kernel
@@ -225,8 +240,13 @@ def solve_range(
         dims[0], dims[1] = sizes[item, 0], sizes[item, 1]
         reset(active, dims[0] * dims[1], STRICTER * tol, max_steps)
         others = extra[item if extra.shape[0] > 1 else 0]
-        outcome, others, least = prepare(kind, scores[item], others, dims, active.scores)
+        outcome, others, least, stronger = prepare(kind, scores[item], others, dims, active.scores)
+        if others.size == 0 or warm_probabilities.shape[1] > 0 or stronger < _WEAK:
+            stronger = 1.0
         if outcome == SOLVED:
+            if stronger > 1.0:
+                others = others * stronger
+                rescale(active, stronger, _STAGE_TARGET)
             floats[:] = 0.0
             integers[:] = 0
             if warm_probabilities.shape[1] > 0:
@@ -248,11 +268,18 @@ def solve_range(
                     active = grown(active)
                 score = map_oracle(kind, active.left, others, dims, chosen, floats, integers)
                 if active.state[COUNT] == 0 and (
-                    _total(active.scores, chosen, size) + score < least - 1.0
+                    _total(active.scores, chosen, size) + score < stronger * (least - 1.0)
                 ):
                     outcome = INFEASIBLE
                     break
                 advance(active, chosen, size, score)
+                if active.state[DONE] and stronger > 1.0:
+                    ended = active.state[STEPS] > max_steps
+                    factor = 1.0 / stronger if ended else max(_STAGE, 1.0 / stronger)
+                    stronger *= factor
+                    others *= factor
+                    target = STRICTER * tol if stronger == 1.0 else _STAGE_TARGET
+                    rescale(active, factor, target)
         outcomes[item], steps[item], counts[item] = outcome, active.state[STEPS], 0
         gaps[item] = active.numbers[GAP] if outcome == SOLVED else 0.0
         write_marginals(marginals[item], active.marginals, dims, outcome)
