@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,16 +61,25 @@ def apply_solve(
     return solved
 
 
+# torch converts larger tensors by OpenMP, whose threads then wait for more in a busy loop for some
+# milliseconds, on the very cores that ours would run on. numpy starts none.
+
+
 def _host(x: Tensor) -> Tensor:
     x = x.detach()
-    if x.dtype != torch.float64 or x.device.type != "cpu":
+    if x.device.type != "cpu" or x.dtype not in _NUMPY:
         x = x.to("cpu", torch.float64)
-    return x.contiguous()
+    return torch.from_numpy(np.ascontiguousarray(x.numpy(), np.float64))
 
 
 def _like(x: Tensor, z: Tensor) -> Tensor:
-    """On the device and in the dtype of another; asking first is faster than ``to``."""
-    return x if x.dtype == z.dtype and z.device.type == "cpu" else x.to(z.device, z.dtype)
+    """Float64 on the CPU, on the device and in the dtype of another."""
+    if z.device.type != "cpu" or z.dtype not in _NUMPY:
+        return x.to(z.device, z.dtype)
+    return torch.from_numpy(x.numpy().astype(_NUMPY[z.dtype], copy=False))
+
+
+_NUMPY: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def _solved(
