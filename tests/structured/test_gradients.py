@@ -169,3 +169,33 @@ def test_transitions_learn():
     swapped = {"transitions": -tagger.transitions}
     worse = functional_call(tagger, swapped, (scores,))
     assert not torch.equal(worse.argmax(-1), target.argmax(-1))
+
+
+@every
+def test_hessians(name):
+    """Forward over reverse mode, twice: nothing of one transform may be kept for the next."""
+    structure, shape = STRUCTURES[name]
+    z = torch.randn(*shape).double()
+
+    def energy(x):
+        return px.sparsemap(x[None], structure).marginals.square().sum() / 2
+
+    want = torch.autograd.functional.hessian(energy, z)
+    for _ in range(2):
+        torch.testing.assert_close(jacfwd(grad(energy))(z), want)
+        torch.testing.assert_close(hessian(energy)(z), want)
+
+
+def test_a_compiled_graph_is_cut_and_goes_on():
+    weight = torch.randn(5, 4, requires_grad=True)
+
+    def model(x):
+        z = (x @ weight).relu()
+        return (px.sparsemap(z, Matching()).marginals * z).sum()
+
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(2):
+        x = torch.randn(2, 4, 5)
+        want, got = model(x), compiled(x)
+        assert torch.equal(got, want)
+        assert torch.equal(*(torch.autograd.grad(y, weight)[0] for y in (want, got)))

@@ -43,9 +43,15 @@ def apply_solve(
     problem: Problem,
 ) -> Solved:
     """Solve scores (B, N, M) with other scores (1 or B, ...), as ``parsimax.kernels`` says."""
-    arguments = (scores, extra, sizes, warm_members, warm_probabilities, problem)
+    arguments: tuple[Any, ...] = (
+        scores, extra, sizes, warm_members, warm_probabilities, problem
+    )  # fmt: skip
     if transform_or_forward_mode():
-        return Solved(*_Solve.apply(*arguments))  # type: ignore[no-untyped-call]
+        arguments = (scores, extra, sizes.double(), warm_members.double(), *arguments[4:])
+        solved = Solved(*_Solve.apply(*arguments))  # type: ignore[no-untyped-call]
+        return solved._replace(
+            members=solved.members.int(), counts=solved.counts.long(), steps=solved.steps.long()
+        )
     solved = _solved(*arguments)
     if torch.is_grad_enabled() and (scores.requires_grad or extra.requires_grad):
         out = _Reverse.apply(scores, extra, solved, problem)  # type: ignore[no-untyped-call]
@@ -140,7 +146,7 @@ def _kernel(
     given = arguments[0]
     units, edges, structures = (_host(x) for x in arguments)
     out = apply_sensitivity(
-        problem, members.cpu(), counts, labels, (units, edges, structures), columns
+        problem, members.cpu().int(), counts.long(), labels, (units, edges, structures), columns
     )
     a, b, c = (_like(x, given) for x in out)
     return a, b, c
@@ -194,9 +200,25 @@ class _Reverse(torch.autograd.Function):
 
 
 class _Solve(torch.autograd.Function):
-    """The same with forward mode and torch.func."""
+    """The same with forward mode and torch.func.
 
-    forward = staticmethod(_solved)
+    Integers are returned as float64: forward mode inside torch.func gives every tensor that passes
+    through a Function a tangent, and fails at integers.
+    """
+
+    @staticmethod
+    def forward(
+        scores: Tensor,
+        extra: Tensor,
+        sizes: Tensor,
+        warm_members: Tensor,
+        warm_probabilities: Tensor,
+        problem: Problem,
+    ) -> tuple[Tensor, ...]:
+        solved = _solved(
+            scores, extra, sizes.long(), warm_members.int(), warm_probabilities, problem
+        )
+        return tuple(x if x.is_floating_point() else x.double() for x in solved)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -282,7 +304,9 @@ class _Sensitivity(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (*_again(ctx, grads, ctx.rest[3], ctx.rest[2]), *(None,) * 5)
+        present, wanted = ctx.rest[3], ctx.rest[2]
+        out = _again(ctx, grads, present, wanted)
+        return (*(x if width else None for x, width in zip(out, wanted, strict=True)), *(None,) * 5)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor | None, ...]:
@@ -315,7 +339,7 @@ def _again(
     ]
     rest = (members, counts, problem, labels, wanted)
     out = _Sensitivity.apply(*arguments, *rest)  # type: ignore[no-untyped-call]
-    return tuple(x if width else None for x, width in zip(out, wanted, strict=True))
+    return tuple(out)
 
 
 def _front(x: Tensor, dim: int | None, size: int) -> Tensor:
@@ -333,5 +357,5 @@ def _folded(x: Tensor, size: int) -> Tensor:
 
 
 # torch binds the arguments of every call to this signature, and would work it out anew each time
-_Solve.forward.__signature__ = inspect.signature(_solved)  # type: ignore[attr-defined]
+_Solve.forward.__signature__ = inspect.signature(_Solve.forward)  # type: ignore[attr-defined]
 _Sensitivity.forward.__signature__ = inspect.signature(_Sensitivity.forward)  # type: ignore[attr-defined]

@@ -9,9 +9,9 @@ over the convex hull of all structures; few of them get probability.
 from __future__ import annotations
 
 import warnings
-from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,6 +70,12 @@ def sparsemap(
     >>> r.probabilities, r.converged
     (tensor([[0.5500, 0.4500]]), tensor([True]))
     """
+    if torch.compiler.is_compiling():
+        # how many structures there are depends on values: a compiled graph is cut here
+        eager = torch.compiler.disable(sparsemap)
+        return eager(
+            scores, structure, lengths, tol, mask=mask, max_iter=max_iter, warm_start=warm_start
+        )
     scores = check_scores(scores, "scores")
     if not isinstance(structure, Structure):
         hint = f"; use {structure.__name__}()" if isinstance(structure, type) else ""
@@ -80,8 +86,8 @@ def sparsemap(
     # numba is loaded only now
     from .autograd import apply_solve
 
-    if without_values(scores) or torch.compiler.is_compiling():
-        raise ValueError("sparsemap needs values of scores, and cannot be traced or run on meta")
+    if without_values(scores):
+        raise ValueError("sparsemap needs the values of scores, and a meta tensor has none")
     scores = apply_mask(autocast_scores(scores), mask)
     lead, shape, flat = as_batch(scores, structure, lengths)
     batch, rows, columns = flat.shape
@@ -176,7 +182,8 @@ def _start(
     """Structures and probabilities to begin with; none for a cold start."""
     batch = flat.shape[0]
     if warm is None:
-        return _cold(batch)
+        none = np.empty((batch, 0, 1), np.int32), np.empty((batch, 0))
+        return torch.from_numpy(none[0]), torch.from_numpy(none[1])
     if not isinstance(warm, SparseMAPResult):
         raise TypeError(f"warm_start must be a result of sparsemap, got {type(warm).__name__}")
     same = type(warm.structure) is type(structure) and (
@@ -190,12 +197,6 @@ def _start(
     members = warm.members.detach().cpu().reshape(batch, *warm.members.shape[-2:]).contiguous()
     probabilities = warm.probabilities.detach().reshape(batch, -1)
     return members, probabilities.nan_to_num(0.0)
-
-
-@lru_cache(maxsize=16)
-def _cold(batch: int) -> tuple[Tensor, Tensor]:
-    members = torch.empty(batch, 0, 1, dtype=torch.int32)
-    return members, torch.empty(batch, 0, dtype=torch.float64)
 
 
 def _warn(gap: Tensor, converged: Tensor, tol: float) -> None:
