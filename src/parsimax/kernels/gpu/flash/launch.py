@@ -14,7 +14,7 @@ from parsimax.kernels.gpu.sizes import pieces, power_of_two
 from .backward import key_kernel, query_kernel
 from .lists import compact
 from .output import output_kernel
-from .threshold import AT_ONCE, threshold_kernel
+from .threshold import threshold_kernel
 from .weights import ANY, STEEP
 
 UNLIMITED = 1 << 30
@@ -173,8 +173,7 @@ def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
     tall_blocks = pieces(queries, first.rows)
     tiles = items * heads * tall_blocks
     programs = min(tiles, first.programs)
-    room = pieces(p.key_blocks, AT_ONCE.value) * AT_ONCE.value
-    scratch = p.q.new_empty(programs, room, first.rows + 1, dtype=torch.float32)
+    scratch = p.q.new_empty(programs, p.key_blocks, first.rows + 1, dtype=torch.float32)
     seen, alphas, lengths = _pointers(p)
     strides = _strides(p)
     options = _options(p)
