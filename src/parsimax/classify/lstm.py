@@ -39,7 +39,8 @@ class LSTM(nn.LSTM):
         weights = list(self.parameters())
         if only_inputs and not any(weight.requires_grad for weight in weights):
             w_in, w_hidden, bias_in, bias_hidden = weights
-            found: Tensor = _InputGradients.apply(x, w_in, w_hidden, bias_in + bias_hidden)
+            bias = bias_in + bias_hidden
+            found: Tensor = _InputGradients.apply(x, w_in, w_hidden, bias)  # type: ignore[no-untyped-call]
             return found
         states: Tensor = self(x)[0]
         return states
