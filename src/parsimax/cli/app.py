@@ -17,6 +17,7 @@ from parsimax.cli import (
     heads,
     score,
     support,
+    sweep,
     train,
 )
 
@@ -50,6 +51,7 @@ app.command(evaluate.evaluate)
 app.command(score.score)
 app.command(heads.heads)
 app.command(audit.audit)
+app.command(sweep.sweep)
 app.command(train.average)
 app.command(bench.app)
 
