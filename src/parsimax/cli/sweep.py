@@ -44,7 +44,6 @@ def sweep(
         Parameter(
             consume_multiple=True,
             negative=(),
-            allow_leading_hyphen=True,
             help="Values of sparsegen's lambda, below 1; -32 -8 -2 0 0.5 0.75 0.9 if neither "
             "lambdas nor alphas are given. 0 is sparsemax.",
         ),
@@ -105,7 +104,7 @@ def sweep(
     for number, job in enumerate(jobs, start=1):
         if not quiet:
             print(f"[{number}/{len(jobs)}] {job.name}", file=sys.stderr, flush=True)
-        if only_trained and not (job.folder / "checkpoints" / "best.ckpt").exists():
+        if only_trained and not _is_trained(job):
             missing += 1
             continue
         points.append(_point(job, options, where, train=not only_trained, quiet=quiet))
@@ -232,6 +231,16 @@ def _point(
         accuracy=_number(tested["accuracy"]),
         auc=_number(tested["auc"]),
     )
+
+
+def _is_trained(job: _Job) -> bool:
+    """Whether training has ended: then, and not before, the test data are measured."""
+    from parsimax._runs.metrics_file import read_metrics
+
+    if not (job.folder / "checkpoints" / "best.ckpt").exists():
+        return False
+    lines = read_metrics(job.folder / "metrics.jsonl")
+    return not job.config.data.test or bool(lines and lines[-1].get("event") == "test")
 
 
 def _stored(path: Path, options: _Options) -> dict[str, Any] | None:
