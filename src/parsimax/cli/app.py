@@ -31,6 +31,7 @@ _EXTRAS = {
     "sacrebleu": "train",
     "tensorboard": "train",
     "tokenizers": "train",
+    "transformers": "huggingface",
     "yaml": "train",
 }
 
