@@ -99,6 +99,13 @@ def audit(
     level: Annotated[float, Parameter(help="Of the intervals.")] = 0.95,
     seed: Annotated[int, Parameter(help="Of everything random in the audit.")] = 0,
     memory: Annotated[int, Parameter(help="MiB that a batch may take.")] = 512,
+    threads: Annotated[
+        int,
+        Parameter(
+            help="Of the CPU. One is fastest for small recurrent models, and by far where other "
+            "programs run."
+        ),
+    ] = 1,
     checkpoint: Annotated[str, Parameter(help="best, last, or a file.")] = "best",
     device: Annotated[Device, Parameter(help="Where to compute; auto takes a GPU.")] = "auto",
     skip_bad: Annotated[
@@ -125,6 +132,7 @@ def audit(
         ("adversaries", adversaries, 0),
         ("examples", examples, 0),
         ("memory", memory, 1),
+        ("threads", threads, 1),
         ("seed", seed, 0),
     ):
         _least(name, value, least, None)
@@ -149,17 +157,18 @@ def audit(
     model = auditable(loaded)
     folder = run / "audit" if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
-    compared = _controls(
-        loaded,
-        model,
-        drawn,
-        folder / "controls",
-        seeds=seeds,
-        uniform=uniform,
-        lambdas=adversarial,
-        device=where,
-        quiet=quiet,
-    )
+    with using_threads(threads):
+        compared = _controls(
+            loaded,
+            model,
+            drawn,
+            folder / "controls",
+            seeds=seeds,
+            uniform=uniform,
+            lambdas=adversarial,
+            device=where,
+            quiet=quiet,
+        )
     searches: list[Search] = []
     if adversaries:
         plain = {"count": adversaries, "steps": wanted.steps, "epsilon": epsilon, "seed": seed}
@@ -168,7 +177,7 @@ def audit(
             searches.append(Search(mapping="entmax(alpha=1.5)", **plain))  # type: ignore[arg-type]
             searches.append(Search(on_support=True, **plain))  # type: ignore[arg-type]
     more = (("integrated_gradients", "inputs"),) if integrated_gradients else ()
-    with progress_bar(quiet) as progress:
+    with using_threads(threads), progress_bar(quiet) as progress:
         result = measure(
             model,
             drawn,
@@ -306,6 +315,19 @@ def _told(train: Callable[..., Auditable], what: str, quiet: bool) -> Callable[.
         return train(given)
 
     return told
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads inside the block."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -40,6 +40,7 @@ def agreement_figure(audit: Audit) -> str:
                     axes.axvline(ceiling.mean, color=svg.ZERO, linewidth=1.3, linestyle=(0, (4, 2)))
                 _title(axes, words.subject(key.reference))
                 axes.set_xlabel("agreement with attention, τ-b")
+                axes.tick_params(labelbottom=True)  # also where nothing is drawn below
             axes_row[0].set_ylabel("texts")
         return svg.to_svg(
             figure, name="agreement", label="Agreement of attention and importance, text by text"

@@ -70,7 +70,7 @@ def audit_page(audit: Audit, facts: Facts | None = None) -> str:
             "How many texts have which agreement. The line is the mean over texts, the band around "
             "it its interval; a dashed line, if there is one, is the most that ties allow.",
         ),
-        agreement=tables.agreement_table(audit),
+        agreement=tables.agreement_table(audit) + tables.overlap_table(audit),
         between=_between(audit),
         states=tables.states_table(audit),
         spread_figure=_figure(

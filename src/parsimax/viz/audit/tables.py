@@ -10,44 +10,45 @@ from parsimax.analysis.audit import Audit, Measure
 from parsimax.viz.canvas import percent
 from parsimax.viz.table import table
 
-from .words import interval, measure, number, subject
+from .words import interval, measure, method, number, subject
 
 
 def agreement_table(audit: Audit) -> str:
-    """One row an importance: τ-b, its ceiling, and the first words in common."""
-    top = [int(name.split("_")[1]) for name in _names(audit) if name.endswith("_overlap")]
+    """One row an importance: τ-b beside the most that ties allow."""
     rows = []
-    for key, tau in audit.estimates.items():
-        if (key.name, key.subject) != ("tau_b", "attention"):
-            continue
-        beside = [
-            interval(audit.estimate(name, "attention", key.reference))
-            for name in (
-                "tau_b_of_ceiling",
-                "tau_b_support",
-                *(f"top_{k}_overlap" for k in top),
-            )
-        ]
-        ceiling = audit.estimate("tau_b_ceiling", "attention", key.reference)
+    for reference in _references(audit):
+        tau, ceiling, share, inside = (
+            audit.estimate(name, "attention", reference)
+            for name in ("tau_b", "tau_b_ceiling", "tau_b_of_ceiling", "tau_b_support")
+        )
         rows.append(
             (
-                escape(subject(key.reference)),
+                escape(subject(reference)),
                 interval(tau),
                 number(ceiling.mean),
-                *beside,
+                interval(share),
+                interval(inside),
                 f"{tau.count:,}",
             )
         )
-    head = (
-        "importance",
-        "agreement, τ-b",
-        "most possible",
-        "share of that",
-        "attended words alone",
-        *(f"first {k} in common" for k in top),
-        "texts",
-    )
+    head = ("importance", "agreement, τ-b", "most possible", "share of that",
+            "among attended words", "texts")  # fmt: skip
     return table(head, rows) if rows else "<p>This was not measured.</p>"
+
+
+def overlap_table(audit: Audit) -> str:
+    """One row an importance: how many of the first words are the same."""
+    names = [name for name in _names(audit) if name.endswith("_overlap")]
+    if not names:
+        return ""
+    rows = [
+        (
+            escape(subject(reference)),
+            *(interval(audit.estimate(name, "attention", reference)) for name in names),
+        )
+        for reference in _references(audit)
+    ]
+    return table(("importance", *(measure(name) for name in names)), rows)
 
 
 def between_table(audit: Audit) -> str:
@@ -63,11 +64,15 @@ def between_table(audit: Audit) -> str:
 def states_table(audit: Audit) -> str:
     """How far hidden states are about their own words."""
     wanted = ("own_share", "own_first", "tau_b_difference")
-    rows = [
-        (escape(_what(m)), interval(e), f"{e.count:,}")
-        for m, e in audit.estimates.items()
-        if m.name in wanted or (m.name == "entropy" and m.subject.endswith("inputs-to-hidden"))
-    ]
+    rows = []
+    for m, e in audit.estimates.items():
+        if m.name in wanted or (m.name == "entropy" and m.subject.endswith("inputs-to-hidden")):
+            name = measure(m.name)
+            if m.name == "tau_b_difference":
+                name = f"{method(m.subject)}: {name}"
+            elif m.name == "entropy":
+                name = "spread of a hidden state over words"
+            rows.append((escape(name), interval(e), f"{e.count:,}"))
     return table(("", "mean", "texts"), rows) if rows else "<p>This was not measured.</p>"
 
 
@@ -158,6 +163,11 @@ def quality_words(audit: Audit) -> str:
     """How often the model is right, in a phrase."""
     accuracy = audit.quality.accuracy
     return "unknown: no labels" if accuracy != accuracy else percent(accuracy)
+
+
+def _references(audit: Audit) -> list[str]:
+    """The importances that attention was compared with."""
+    return [m.reference for m in audit.estimates if m[:2] == ("tau_b", "attention")]
 
 
 def _names(audit: Audit) -> list[str]:
