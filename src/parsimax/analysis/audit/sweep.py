@@ -255,7 +255,7 @@ class Sweep:
                 "seed": p.seed,
                 "accuracy": p.accuracy,
                 "auc": p.auc,
-                **{k: float(p.values[k].nanmean()) if k in p.values else math.nan for k in keys},
+                **{k: _mean(p.values.get(k)) for k in keys},
             }
             for p in self.points
         ]
@@ -305,7 +305,12 @@ class Sweep:
 
 
 def _none(value: float) -> float | None:
-    return None if value != value else value
+    """Six digits say more than any interval here does."""
+    return None if value != value else round(value, 6)
+
+
+def _mean(values: Tensor | None) -> float:
+    return math.nan if values is None else round(float(values.nanmean()), 6)
 
 
 def published_cells(sweep: Sweep) -> Sequence[tuple[str, Cell]]:
