@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -10,7 +11,15 @@ import torch
 from tests.analysis.audit.models import model, texts
 from tests.viz.page import Page
 
-from parsimax.analysis.audit import Audit, Comparison, Estimate, Search, Text, audit
+from parsimax.analysis.audit import (
+    Audit,
+    Comparison,
+    Estimate,
+    Search,
+    Text,
+    audit,
+    uniform_attention,
+)
 from parsimax.viz.audit import Facts, audit_page, write_page
 from parsimax.viz.audit.words import interval, number
 
@@ -96,6 +105,20 @@ def test_what_was_not_measured_is_not_shown(tmp_path: Path) -> None:
     assert "share of a hidden state that is due" not in text
     assert "Attention gives some weight to every word" in text
     assert "adversarial" not in text
+
+
+def test_attention_without_any_order() -> None:
+    """Uniform weights: agreement is undefined everywhere, and the page says so."""
+    even = model().auditable()
+    uniform = dataclasses.replace(even, attend=uniform_attention)
+    result = audit(uniform, texts([7, 9, 4]), searches=(), permutations=2, resamples=20)
+    assert len(result.examples) == 3
+    html = audit_page(result)
+    text = " ".join(Page(html).text)
+    assert "not defined: there is no order to compare" in text
+    assert "over 0 texts" not in text
+    assert "attention is constant" in text  # counted among what was left out
+    assert 'class="agreement"' not in html
 
 
 def test_numbers() -> None:

@@ -63,7 +63,7 @@ def _token(i: int, word: str, rows: Mapping[str, Sequence[float]]) -> str:
 
 
 def _color(place: int) -> int:
-    return place % 6 + 1
+    return place % 8 + 1
 
 
 def _label(number: int, labels: Sequence[str]) -> str:

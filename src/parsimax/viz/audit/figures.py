@@ -19,7 +19,11 @@ _BINS = 24
 
 def agreement_figure(audit: Audit) -> str:
     """τ-b of every text, one histogram an importance; "" if none was measured."""
-    found = [m for m in audit.columns if m.name == "tau_b" and m.subject == "attention"]
+    found = [
+        m
+        for m, e in audit.estimates.items()
+        if (m.name, m.subject) == ("tau_b", "attention") and e.count
+    ]
     rows = [
         [m for m in found if m.reference.endswith(f":{source}")] for source in ("inputs", "hidden")
     ]
@@ -73,20 +77,18 @@ def exchanges_figure(audit: Audit) -> str:
     keys = [
         m for m in audit.columns if m.name == "prediction_moved" and "adversarial" not in m.subject
     ]
-    return _histograms(
-        audit, keys, (0.0, 1.0), "exchanges", "move of the prediction (0: none, 1: to certainty)"
-    )
+    return _histograms(audit, keys, (0.0, 1.0), "exchanges", "move of the prediction")
 
 
 def adversarial_figure(audit: Audit) -> str:
     """Distance of adversarial weights from attention; "" without a search."""
-    keys = [m for m in audit.columns if m.name == "jsd"]
+    keys = [m for m, e in audit.estimates.items() if m.name == "jsd" and e.count]
     return _histograms(
         audit,
         keys,
         (0.0, math.log(2)),
         "adversarial",
-        "distance from attention (0: the same, 0.69: no word in common)",
+        "distance from attention",
         line=math.log(2) / 2,
     )
 

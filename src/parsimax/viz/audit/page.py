@@ -116,7 +116,9 @@ def _tiles(audit: Audit) -> str:
                 (
                     f"agreement with {words.method(key.reference)}",
                     words.number(estimate.mean),
-                    f"τ-b, from −1 to 1; {words.interval(estimate).partition(' ')[2]}",
+                    f"τ-b, from −1 to 1; {words.interval(estimate).partition(' ')[2]}"
+                    if estimate.count
+                    else "not defined: there is no order to compare",
                 )
             )
     for key, estimate in audit.estimates.items():
@@ -200,12 +202,14 @@ def _other_weights(audit: Audit) -> str:
         _figure(
             figures.exchanges_figure(audit),
             "The same hidden states, other weights: shuffled among the words (the median of many "
-            "shuffles), or the same for all words.",
+            "shuffles), or the same for all words. 0 is no move at all, 1 one from certainty to "
+            "certainty of the contrary.",
         ),
         _figure(
             figures.adversarial_figure(audit),
             "Distance of the farthest weights that were found and leave the prediction almost as "
-            "it is. Right of the dashed line we call them very different.",
+            "it is: 0 if they are attention itself, 0.69 if they have no word in common. Right of "
+            "the dashed line we call them very different.",
         ),
         tables.other_weights_table(audit),
     ]
