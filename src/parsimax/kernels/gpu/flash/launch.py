@@ -44,6 +44,18 @@ class Tiles(NamedTuple):
 _TILES = Tiles()
 
 
+def tiles_for(q: Tensor, v: Tensor) -> Tiles:
+    """What fits into the memory that the warps of a tile share."""
+    width = max(16, power_of_two(max(q.shape[-1], v.shape[-1]))) * q.element_size()
+    if width <= 128:
+        return Tiles()
+    if width <= 256:
+        return Tiles(stages=2, first=First(stages=2))
+    if width <= 512:
+        return Tiles(columns=32, stages=1, first=First(stages=1, registers=None))
+    return Tiles(32, 16, stages=1, first=First(32, stages=1, registers=None))
+
+
 @dataclass(frozen=True)
 class Problem:
     """Queries (B, H, Lq, E), keys and values of as many heads or fewer; last strides are 1.
