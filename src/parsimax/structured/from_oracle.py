@@ -18,8 +18,8 @@ class FromOracle(Structure):
     """Any set of 0/1 structures over scores, given by a function that finds the best of them.
 
     ``map_oracle`` takes the scores of one instance, a float64 tensor on the CPU of the shape that
-    the scores have without the batch dimension (cut to its length), and returns a tensor of that
-    shape: 1 where the structure with the highest total score has a part, 0 elsewhere. It must be
+    the scores have without the batch dimension (cut to its length), and returns a tensor, or an
+    array of numpy, of that shape: 1 where the structure with the highest total score has a part, 0 elsewhere. It must be
     exact: a structure that it never returns does not exist. What is forbidden by a mask or by -inf
     comes as a very low score. One segment of a row, for example:
 
@@ -41,7 +41,7 @@ class FromOracle(Structure):
     instance at a time, a few times as often as the solution has structures.
     """
 
-    map_oracle: Callable[[Tensor], Tensor]
+    map_oracle: Callable[[Tensor], "Tensor | np.ndarray[Any, Any]"]
 
     kind: ClassVar[str] = "PYTHON"
 
@@ -55,9 +55,11 @@ class FromOracle(Structure):
         """Ask the oracle; which variables are active in what it returns, checked."""
         z = torch.from_numpy(scores).reshape(shape)
         found = self.map_oracle(z)
+        if isinstance(found, np.ndarray):
+            found = torch.from_numpy(found)
         if not isinstance(found, Tensor):
             raise TypeError(
-                "map_oracle must return a torch.Tensor of zeros and ones, "
+                "map_oracle must return a torch.Tensor or a numpy array of zeros and ones, "
                 f"got {type(found).__name__}"
             )
         if found.shape != z.shape:

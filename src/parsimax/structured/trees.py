@@ -31,10 +31,7 @@ class _Tree(Structure):
         """A tree of words needs a score for every pair of them."""
         if rows == columns:
             return None
-        return (
-            f"scores of {self} must be square, [head, child] with one row and one column for each "
-            f"word, got {rows} x {columns}"
-        )
+        return f"{rows} x {columns}, and trees need a square, [head, child] for every two words"
 
 
 @dataclass(frozen=True, eq=False)
