@@ -263,9 +263,7 @@ def test_probabilities_are_differentiable(name):
 
 @pytest.mark.parametrize("name", TREES)
 def test_a_tree_needs_square_scores(name):
-    with pytest.raises(
-        ValueError, match=r"scores have no structure .*got 3 x 4, and trees need a square"
-    ):
+    with pytest.raises(ValueError, match="got 3 x 4, and trees need a square"):
         px.sparsemap(torch.zeros(2, 3, 4), STRUCTURES[name][0])
 
 

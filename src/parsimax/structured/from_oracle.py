@@ -19,9 +19,9 @@ class FromOracle(Structure):
 
     ``map_oracle`` takes the scores of one instance, a float64 tensor on the CPU of the shape that
     the scores have without the batch dimension (cut to its length), and returns a tensor, or an
-    array of numpy, of that shape: 1 where the structure with the highest total score has a part, 0 elsewhere. It must be
-    exact: a structure that it never returns does not exist. What is forbidden by a mask or by -inf
-    comes as a very low score. One segment of a row, for example:
+    array of numpy, of that shape: 1 where the structure with the highest total score has a part, 0
+    elsewhere. It must be exact: a structure that it never returns does not exist. What is forbidden
+    by a mask or by -inf comes as a very low score. One segment of a row, for example:
 
     >>> import torch, parsimax as px
     >>> def best_segment(scores):
@@ -41,7 +41,7 @@ class FromOracle(Structure):
     instance at a time, a few times as often as the solution has structures.
     """
 
-    map_oracle: Callable[[Tensor], "Tensor | np.ndarray[Any, Any]"]
+    map_oracle: Callable[[Tensor], Tensor | np.ndarray[Any, Any]]
 
     kind: ClassVar[str] = "PYTHON"
 
