@@ -114,6 +114,8 @@ def test_structures_of_any_size_from_python():
     scores = torch.randn(4, 2, 2, 2).double()
     result = px.sparsemap(scores, FromOracle(lambda z: (z > 0).double()))
     torch.testing.assert_close(result.marginals, scores.clamp(0, 1))
+    by_numpy = px.sparsemap(scores, FromOracle(lambda z: z.numpy() > 0))
+    assert torch.equal(by_numpy.marginals, result.marginals)
     assert result.structures.shape == (4, result.probabilities.shape[1], 2, 2, 2)
 
 
