@@ -28,6 +28,7 @@ _EXPORTS = {
     "entmax_loss": "parsimax.losses",
     "fenchel_young_loss": "parsimax.losses",
     "fusedmax": "parsimax.mappings",
+    "huggingface": "parsimax.huggingface",
     "linear_entmax_loss": "parsimax.losses",
     "losses": "parsimax.losses",
     "mappings": "parsimax.mappings",
@@ -39,11 +40,11 @@ _EXPORTS = {
     "sparsemax": "parsimax.mappings",
     "sparsemax_loss": "parsimax.losses",
 }
-_MODULES = frozenset({"analysis", "losses", "mappings", "nn"})
+_MODULES = frozenset({"analysis", "huggingface", "losses", "mappings", "nn"})
 
 # What a type checker reads; tests check that it lists the same names as _EXPORTS.
 if TYPE_CHECKING:
-    from parsimax import analysis, losses, mappings, nn
+    from parsimax import analysis, huggingface, losses, mappings, nn
     from parsimax.attention import attention
     from parsimax.losses import (
         entmax_loss,
@@ -75,6 +76,7 @@ __all__ = [
     "entmax_loss",
     "fenchel_young_loss",
     "fusedmax",
+    "huggingface",
     "linear_entmax_loss",
     "losses",
     "mappings",
