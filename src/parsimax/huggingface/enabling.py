@@ -68,8 +68,8 @@ def enable(
     before = _own_configs(model)
     vars(model)[_RECORD] = _Enabled(before)
     try:
-        for each in _topmost(model):
-            each.set_attn_implementation(NAME)
+        for config, _ in before:  # set_attn_implementation misses those that only a layer holds
+            config._attn_implementation = NAME
         owners = _hook_owners(model, layers)
         for name, layer in layers.items():
             _hook_layer(name, layer, owners[name], alpha, learn_alpha)
@@ -92,7 +92,7 @@ def disable(model: nn.Module) -> nn.Module:
     if record is None:
         return model
     for config, implementation in record.before:
-        config._attn_implementation_internal = implementation
+        config._attn_implementation = implementation
         if "parsimax" in vars(config):
             del config.parsimax
     for module in model.modules():
