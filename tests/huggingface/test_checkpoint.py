@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.huggingface.models import FAMILIES, batch, make
 
 import parsimax as px
 
-from .models import FAMILIES, batch, hf, make
+hf = pytest.importorskip("transformers")
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.huggingface.models import FAMILIES, SIZE, batch, make
 from torch import nn
 
 import parsimax as px
 
-from .models import FAMILIES, SIZE, batch, hf, make
+hf = pytest.importorskip("transformers")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.huggingface.models import DECODERS, FAMILIES, PAIRS, batch, labels, make
 
 import parsimax as px
 
-from .models import DECODERS, FAMILIES, PAIRS, batch, hf, labels, make
+hf = pytest.importorskip("transformers")
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])

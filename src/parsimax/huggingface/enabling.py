@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from .families import SUPPORTED, find_layers, heads_of
 from .interface import ALPHA, NAME, STATE, Layer, Owner
 
 _RECORD = "_parsimax_enabled"
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass
@@ -27,12 +28,12 @@ class _Enabled:
 
 
 def enable(
-    model: nn.Module,
+    model: Model,
     alpha: float | None = 1.5,
     learn_alpha: bool = False,
     *,
     restore: bool = True,
-) -> nn.Module:
+) -> Model:
     """Put alpha-entmax in place of softmax in every attention layer of a model.
 
     Self-attention and cross-attention of BERT, RoBERTa, ModernBERT, GPT-2, Llama, Mistral, OPT,
@@ -82,7 +83,7 @@ def enable(
     return model
 
 
-def disable(model: nn.Module) -> nn.Module:
+def disable(model: Model) -> Model:
     """Give a model back the attention it had; learned alphas are dropped.
 
     Returns:
@@ -106,11 +107,7 @@ def disable(model: nn.Module) -> nn.Module:
 
 
 def alphas(model: nn.Module) -> dict[str, Tensor]:
-    """The alphas of every attention layer by its name, (heads,), detached.
-
-    >>> px.huggingface.alphas(model)["bert.encoder.layer.0.attention.self"]  # doctest: +SKIP
-    tensor([1.4712, 1.5208])
-    """
+    """The alphas of every attention layer by its name, (heads,), detached."""
     found: dict[str, Tensor] = {}
     for module in model.modules():
         layer = vars(module).get(STATE)

@@ -90,8 +90,8 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
             raise _missed(
                 name,
                 f"the forward of {type(layer).__name__} computes its weights itself instead of "
-                "asking transformers' AttentionInterface; use the forward of a transformers that "
-                "does",
+                "asking transformers' AttentionInterface; use that of a transformers which does "
+                "(for T5, 5.16 or newer)",
             )
     return layers
 
