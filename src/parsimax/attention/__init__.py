@@ -5,7 +5,9 @@ from .additive import AdditiveAttention
 from .bilinear import BilinearAttention
 from .fertility import FertilityAttention, FertilityState
 from .functional import attention
+from .latent_tree import LatentTreeAttention
 from .multihead import MultiheadAttention
+from .structured import StructuredAttention
 
 __all__ = [
     "AdaptiveAlpha",
@@ -13,6 +15,8 @@ __all__ = [
     "BilinearAttention",
     "FertilityAttention",
     "FertilityState",
+    "LatentTreeAttention",
     "MultiheadAttention",
+    "StructuredAttention",
     "attention",
 ]

@@ -129,7 +129,7 @@ def _read(source: str, where: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _files(source: str, where: dict[str, Any]) -> list[str]:
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     where = dict(where)
     variant = where.pop("variant", None)
