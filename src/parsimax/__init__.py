@@ -29,6 +29,7 @@ _EXPORTS = {
     "entmax_loss": "parsimax.losses",
     "fenchel_young_loss": "parsimax.losses",
     "fusedmax": "parsimax.mappings",
+    "huggingface": "parsimax.huggingface",
     "linear_entmax_loss": "parsimax.losses",
     "losses": "parsimax.losses",
     "mappings": "parsimax.mappings",
@@ -43,11 +44,11 @@ _EXPORTS = {
     "sparsemax_loss": "parsimax.losses",
     "structured": "parsimax.structured",
 }
-_MODULES = frozenset({"analysis", "losses", "mappings", "nn", "structured"})
+_MODULES = frozenset({"analysis", "huggingface", "losses", "mappings", "nn", "structured"})
 
 # What a type checker reads; tests check that it lists the same names as _EXPORTS.
 if TYPE_CHECKING:
-    from parsimax import analysis, losses, mappings, nn, structured
+    from parsimax import analysis, huggingface, losses, mappings, nn, structured
     from parsimax.attention import attention
     from parsimax.losses import (
         entmax_loss,
@@ -80,6 +81,7 @@ __all__ = [
     "entmax_loss",
     "fenchel_young_loss",
     "fusedmax",
+    "huggingface",
     "linear_entmax_loss",
     "losses",
     "mappings",

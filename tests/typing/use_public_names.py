@@ -41,6 +41,11 @@ def modules() -> tuple[object, type[MultiheadAttention]]:
     return px.nn, MultiheadAttention
 
 
+def huggingface(model: torch.nn.Linear) -> dict[str, Tensor]:
+    assert_type(px.huggingface.enable(model, alpha=1.5, learn_alpha=True), torch.nn.Linear)
+    return px.huggingface.alphas(model)
+
+
 def misspelt(z: Tensor) -> object:
     return px.entmux(z)  # type: ignore[attr-defined]
 
