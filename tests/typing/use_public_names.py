@@ -23,7 +23,7 @@ def mappings(z: Tensor, alpha: Tensor) -> Tensor:
     assert_type(px.budget(z, k=2), Tensor)
     assert_type(px.fusedmax(z, lam=0.1), Tensor)
     assert_type(px.oscarmax(z, lam=z[:1]), Tensor)
-    assert_type(px.constrained_softmax(z, z), Tensor)
+    assert_type(px.constrained_softmax(z, z + 1.0), Tensor)
     assert_type(px.constrained_sparsemax(z, upper=0.5, lower=z), Tensor)
     return entmax(z, mask=z > 0)
 
