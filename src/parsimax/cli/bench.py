@@ -101,6 +101,51 @@ def loss(
 
 
 @app.command
+def attention(
+    *,
+    device: Annotated[Device, _device] = "auto",
+    dtype: Annotated[Dtype | None, Parameter(help="Type of queries, keys and values.")] = None,
+    tokens: Annotated[tuple[int, ...], _many, Parameter(help="Lengths to time.")] = (),
+    sizes: Annotated[tuple[int, ...], _many, Parameter(help="Sizes of heads.")] = (),
+    empty: Annotated[
+        tuple[float, ...],
+        _many,
+        Parameter(help="Shares of blocks of 64 x 64 that the scores leave without weight."),
+    ] = (),
+    causal: Annotated[
+        bool | None, Parameter(help="Only causal attention, or only the other; both by default.")
+    ] = None,
+    only: Annotated[
+        tuple[str, ...], _many, Parameter(help="Parts of the names of those who take part.")
+    ] = (),
+    repeats: Annotated[int | None, _repeats] = None,
+    out: Annotated[Path | None, _out] = None,
+) -> int | None:
+    """Time attention, forward and forward+backward, beside dense softmax and adasplash.
+
+    What is wrong by float64, on fewer tokens and on some rows of the problem itself, is not timed.
+    """
+    _check_positive(repeats=repeats)
+    for count in (*tokens, *sizes):
+        _check_positive(tokens_or_sizes=count)
+    if any(not 0 <= share < 1 for share in empty):
+        raise ValueError(f"empty: expected shares from 0 to below 1, got {list(empty)}")
+    bench = importlib.import_module("parsimax.bench.attention")
+    todo = bench.plan(
+        device=device,
+        dtype=dtype,
+        tokens=tokens,
+        sizes=sizes,
+        empty=empty,
+        causal=causal,
+        only=only,
+        repeats=repeats,
+    )
+    status: int | None = bench.main(todo, out)
+    return status
+
+
+@app.command
 def simplex(
     *,
     only: Annotated[

@@ -1,0 +1,143 @@
+"""Who takes part in the benchmark of attention, and on which inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import parsimax as px
+
+CUDNN = "torch: softmax, cuDNN"
+FLASH = "torch: softmax, FlashAttention"
+DENSE = "torch: softmax"
+OURS = "parsimax: alpha 1.5"
+LEARNED = "parsimax: one learned alpha a head"
+SPLASH = "adasplash v1"
+SPLASH_2 = "adasplash v2"
+
+BLOCK = 64
+_CODES = 16  # of the size of a head, where it is said which blocks belong together
+_STRENGTH = 8.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One problem: ``empty`` is the share of visible blocks of 64 x 64 that get no weight."""
+
+    batch: int
+    heads: int
+    tokens: int
+    size: int
+    causal: bool
+    empty: float
+
+    @property
+    def name(self) -> str:
+        """As it stands in a table."""
+        band = "causal" if self.causal else "full"
+        return f"{self.tokens} tokens, heads of {self.size}, {band}, {self.empty:.0%} empty"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Leaves of one problem, and the gradient from above."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    alpha: Tensor  # one a head
+    g: Tensor
+    causal: bool
+
+
+def problem(shape: Shape, dtype: torch.dtype, device: str, seed: int = 0) -> Problem:
+    """Random queries, keys and values; without empty blocks the scores are N(0, 1).
+
+    Otherwise every block of keys has one of 16 codes, and every block of queries likes some of
+    them at random, that of its own position always: scores of the others are 16 lower. So it is
+    scores that make blocks empty, differently for each head and each block of queries.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    full = (shape.batch, shape.heads, shape.tokens, shape.size)
+
+    def normal() -> Tensor:
+        return torch.randn(full, device=device, generator=generator)
+
+    q, k, v, g = normal(), normal(), normal(), normal()
+    if shape.empty > 0:
+        blocks = -(-shape.tokens // BLOCK)
+        lead = (shape.batch, shape.heads, -(-blocks // _CODES))
+        drawn = torch.rand((*lead, 2 * _CODES + 1, _CODES), device=device, generator=generator)
+        # sixteen blocks in a row have all codes, each its own, and so has any beginning nearly all
+        code = drawn[..., 0, :].argsort(-1).flatten(2)[..., :blocks]
+        order = drawn[..., 1 : _CODES + 1, :].flatten(2, 3)[..., :blocks, :]
+        order = order.scatter(-1, code[..., None], -1.0).argsort(-1).argsort(-1)
+        many = (1 - shape.empty) * _CODES + drawn[..., -1, :].flatten(2)[..., :blocks] - 0.5
+        likes = order < many.round().clamp_min(1)[..., None]
+        of_keys = F.one_hot(code, _CODES).float() * _STRENGTH
+        of_queries = (likes.float() * 2 - 1) * shape.size**0.5
+        for x, marks in ((k, of_keys), (q, of_queries)):
+            x[..., :_CODES] = marks.repeat_interleave(BLOCK, 2)[:, :, : shape.tokens]
+    alpha = torch.linspace(1.1, 1.9, shape.heads, device=device)
+    leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+    return Problem(
+        leaves[0], leaves[1], leaves[2], alpha.requires_grad_(), g.to(dtype), shape.causal
+    )
+
+
+Attend = Callable[[Problem], Tensor]
+
+
+def contenders(shape: Shape, device: str) -> Mapping[str, Attend]:
+    """By name; adasplash has only what it has: v2 is causal with alpha 1.5."""
+    ours: dict[str, Attend] = {
+        OURS: lambda p: px.attention(p.q, p.k, p.v, is_causal=p.causal, alpha=1.5),
+        LEARNED: lambda p: px.attention(p.q, p.k, p.v, is_causal=p.causal, alpha=p.alpha),
+    }
+    if device != "cuda":
+        return {DENSE: _sdpa, **ours}
+    found: dict[str, Attend] = {
+        CUDNN: _by("CUDNN_ATTENTION"),
+        FLASH: _by("FLASH_ATTENTION"),
+        **ours,
+    }
+    try:
+        import adasplash
+    except ImportError:
+        return found
+    if shape.causal:
+        found[SPLASH_2] = lambda p: adasplash.adasplash_v2(p.q, p.k, p.v)
+    found[SPLASH] = lambda p: adasplash.adasplash_v1(p.q, p.k, p.v, 1.5, p.causal)
+    return found
+
+
+def wanted(name: str, p: Problem) -> tuple[Tensor, ...]:
+    """The leaves that a contender has gradients of."""
+    return (p.q, p.k, p.v, *([p.alpha] if name == LEARNED else []))
+
+
+def alpha_of(name: str, p: Problem) -> float | Tensor:
+    """The alpha that a contender computes with."""
+    if name in (CUDNN, FLASH, DENSE):
+        return 1.0
+    return p.alpha if name == LEARNED else 1.5
+
+
+def _sdpa(p: Problem) -> Tensor:
+    return F.scaled_dot_product_attention(p.q, p.k, p.v, is_causal=p.causal)
+
+
+def _by(backend: str) -> Attend:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def attend(p: Problem) -> Tensor:
+        chosen: Any = getattr(SDPBackend, backend)
+        with sdpa_kernel(chosen):
+            return _sdpa(p)
+
+    return attend

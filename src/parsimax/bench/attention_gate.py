@@ -1,0 +1,93 @@
+"""What is right: attention in float64 with the whole matrix of weights, on fewer tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+import parsimax as px
+from parsimax.bench.attention_contenders import (
+    BLOCK,
+    LEARNED,
+    Attend,
+    Problem,
+    Shape,
+    alpha_of,
+    problem,
+    wanted,
+)
+
+_TOKENS = 1000  # no power of two, and no multiple of a block
+_HEADS = 4
+_ROWS = 64  # queries of the whole problem whose output is looked at
+# Near alpha = 2 a weight that is zero or almost zero has another gradient, and rounding decides.
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 2e-4}
+
+
+def refuse(name: str, attend: Attend, shape: Shape, dtype: str, device: str) -> str | None:
+    """Why a contender may not be timed: a result or a gradient is off by more than it may be."""
+    fewer = replace(shape, batch=1, heads=_HEADS, tokens=min(_TOKENS, shape.tokens))
+    p = problem(fewer, getattr(torch, dtype), device, seed=1)
+    leaves = wanted(name, p)
+    try:
+        out = attend(p)
+        found = [out.detach(), *torch.autograd.grad(out, leaves, p.g)]
+    except Exception as error:  # noqa: BLE001 (a peer's, whatever it is)
+        return f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    alpha = exact[3] if name == LEARNED else alpha_of(name, p)
+    q, k, v = exact[:3]
+    right = px.attention(q, k, v, is_causal=p.causal, alpha=alpha)
+    expected = [right.detach(), *torch.autograd.grad(right, exact, p.g.double())]
+    for what, mine, theirs in zip(
+        ("output", "gradient of q", "of k", "of v", "of alpha"), found, expected, strict=False
+    ):
+        off = float((mine.double() - theirs).norm() / theirs.norm())
+        if not off <= TOLERANCE[dtype]:
+            return f"{what} is off by {off:.0e}"
+    return None
+
+
+def refuse_rows(name: str, attend: Attend, p: Problem, dtype: str) -> str | None:
+    """The same for the output of some queries of the problem that is timed, against all keys."""
+    with torch.no_grad():
+        out = attend(p)
+        rows = torch.linspace(0, p.q.shape[2] - 1, _ROWS, device=p.q.device).long()
+        alpha = alpha_of(name, p)
+        worst = 0.0
+        for item, head in ((0, 0), (p.q.shape[0] - 1, p.q.shape[1] - 1)):
+            weights = row_weights(p, item, head, rows, alpha)
+            theirs = weights @ p.v[item, head].double()
+            mine = out[item, head, rows].double()
+            worst = max(worst, float((mine - theirs).norm() / theirs.norm()))
+    return None if worst <= TOLERANCE[dtype] else f"output of the whole is off by {worst:.0e}"
+
+
+def row_weights(
+    p: Problem, item: int, head: int, rows: Tensor, alpha: float | Tensor
+) -> Tensor:  # fmt: skip
+    """Weights of some queries of one head over all keys, in float64."""
+    q, k = p.q.detach(), p.k.detach()
+    scores = q[item, head, rows].double() @ k[item, head].double().mT * q.shape[-1] ** -0.5
+    keys = torch.arange(k.shape[2], device=q.device)
+    mask = keys <= rows[:, None] if p.causal else None
+    one = alpha[head].detach().double() if isinstance(alpha, Tensor) else alpha
+    return px.entmax(scores, one, mask=mask)
+
+
+def empty_share(p: Problem, alpha: float = 1.5) -> float:
+    """The share of visible blocks without any weight, from a sample of blocks of queries."""
+    queries = p.q.shape[2]
+    blocks = -(-queries // BLOCK)
+    dead = seen = 0
+    for block in torch.linspace(0, blocks - 1, min(blocks, 8)).long().tolist():
+        rows = torch.arange(block * BLOCK, min((block + 1) * BLOCK, queries), device=p.q.device)
+        weights = row_weights(p, 0, block % p.q.shape[1], rows, alpha)
+        visible = block + 1 if p.causal else blocks
+        padded = torch.nn.functional.pad(weights, (0, blocks * BLOCK - weights.shape[1]))
+        alive = padded.reshape(len(rows), blocks, BLOCK).amax((0, 2)) > 0
+        dead += visible - int(alive.sum())
+        seen += visible
+    return dead / seen

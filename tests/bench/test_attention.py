@@ -1,0 +1,53 @@
+"""The benchmark of attention: empty blocks are what was asked for, and wrong results are seen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from parsimax.bench import attention, attention_contenders, attention_gate
+from parsimax.bench.attention_contenders import OURS, Shape
+from parsimax.cli import main
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("empty", [0.0, 0.5, 0.9])
+def test_scores_leave_the_share_of_blocks_empty(empty, causal):
+    shape = Shape(1, 4, 4096, 64, causal, empty)
+    p = attention_contenders.problem(shape, torch.float32, "cpu")
+    assert attention_gate.empty_share(p) == pytest.approx(empty, abs=0.06)
+
+
+def test_a_wrong_result_and_a_wrong_gradient_are_refused():
+    shape = Shape(1, 2, 200, 32, True, 0.5)
+    right = attention_contenders.contenders(shape, "cpu")[OURS]
+    assert attention_gate.refuse(OURS, right, shape, "float32", "cpu") is None
+    p = attention_contenders.problem(shape, torch.float32, "cpu")
+    assert attention_gate.refuse_rows(OURS, right, p, "float32") is None
+
+    def off(p):
+        return right(p) * 1.01
+
+    def without_keys(p):
+        return right(
+            attention_contenders.Problem(p.q, p.k.detach() + 0 * p.k, p.v, p.alpha, p.g, True)
+        )
+
+    assert "output" in attention_gate.refuse(OURS, off, shape, "float32", "cpu")
+    assert "whole" in attention_gate.refuse_rows(OURS, off, p, "float32")
+    assert "of k" in attention_gate.refuse(OURS, without_keys, shape, "float32", "cpu")
+
+
+def test_the_command_writes_comparable_rows(tmp_path, capsys):
+    out = tmp_path / "attention.json"
+    arguments = ["--device", "cpu", "--tokens", "128", "--empty", "0", "--repeats", "1"]
+    assert main(["bench", "attention", *arguments, "--out", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert {row["causal"] for row in rows} == {False, True}
+    assert all(row["refused"] is None and row["ms"] > 0 for row in rows)
+    assert all(row["ratio"] == 1 for row in rows if row["contender"] == attention_contenders.DENSE)
+    assert main(["bench", "attention", "--empty", "1.5"]) == 1
+    assert "from 0 to below 1" in capsys.readouterr().err
+    assert attention.plan(device="cpu", causal=True).shapes[0].causal
