@@ -21,11 +21,12 @@ from parsimax._core.records import AttentionOutput
 from parsimax.mappings import Mapping, parse, registry
 from parsimax.mappings.base import name_of
 
-from . import flash
-from .choice import DEFAULT_ALPHA, check_one_choice, entmax_of_heads
+from . import flash, tiled
+from .choice import DEFAULT_ALPHA, check_one_choice, entmax_of_heads, rows_and_tensors
 from .fused import few_keys, fused_attention, kernel_alpha
 from .inputs import check_dropout, check_dtypes, check_flag, check_scale, scores_shape
 from .precision import autocast_inputs, without_autocast
+from .products import matmul_heads
 from .visibility import (
     Window,
     band_mask,
@@ -121,6 +122,14 @@ def attention(
         if k.shape[-2] >= _MANY_KEYS and flash.fits(*lower):
             seen = allowed if bias is None else bias
             return flash.flash_attention(*lower, seen, band, key_lengths, known, scale)
+    if dropout_p == 0 and tiled.large(shape, q):
+        known_rows = rows_and_tensors(alpha, chosen, shape)
+        if known_rows is not None:
+            check_dtypes(*lower)
+            weigh_rows, tensors = known_rows
+            longest = tiled.known_lengths(key_lengths, shape)
+            problem = tiled.Problem(shape, band, scale, enable_gqa, weigh_rows, longest)
+            return tiled.tiled_attention(*lower, bias, (allowed, within), problem, tensors)
     visible = intersect(allowed, within, band_mask(band, shape, q.device))
     weigh = _weigher(alpha, chosen)
     return attend(q, k, v, weigh, visible, bias, dropout_p, scale, enable_gqa).context
@@ -167,24 +176,11 @@ def attend(
     q, k, v = autocast_inputs(q, k, v)
     check_dtypes(q, k, v)
     with without_autocast(q.device):
-        scores = _matmul_heads(working(q) * scale, working(k).mT, enable_gqa)
+        scores = matmul_heads(working(q) * scale, working(k).mT, enable_gqa)
         if bias is not None:
             scores = scores + bias.to(scores.dtype)
         weights = weigh(scores, visible)
         if dropout_p > 0:
             weights = torch.dropout(weights, dropout_p, train=True)
-        context = _matmul_heads(weights, working(v), enable_gqa)
+        context = matmul_heads(weights, working(v), enable_gqa)
     return AttentionOutput(context.to(q.dtype), weights)
-
-
-def _matmul_heads(a: Tensor, b: Tensor, grouped: bool) -> Tensor:
-    """``a @ b``; if grouped, h // (heads of a / heads of b) is the head of b for head h of a.
-
-    The heads of a group are laid one after the other along the length, so nothing is repeated.
-    """
-    if not grouped or a.shape[-3] == b.shape[-3]:
-        return a @ b
-    heads, length = b.shape[-3], a.shape[-2]
-    group = a.shape[-3] // heads
-    product = a.reshape(*a.shape[:-3], heads, group * length, a.shape[-1]) @ b
-    return product.reshape(*product.shape[:-3], heads * group, length, product.shape[-1])
