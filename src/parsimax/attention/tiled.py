@@ -49,11 +49,11 @@ class Problem:
         """Query heads that share a head of these keys or values."""
         return self.shape[-3] // keys.shape[-3] if self.grouped else 1
 
-    def tiles(self, k: Tensor, v: Tensor) -> Iterator[Tile]:
+    def tiles(self, k: Tensor, v: Tensor, block: int = 1) -> Iterator[Tile]:
         """Those that have anything visible."""
         together = math.lcm(self.group(k), self.group(v))
         room = _ROOM.get(k.device.type, _ROOM["cuda"])
-        return tiles(self.shape, self.band, room, heads=together, longest=self.longest)
+        return tiles(self.shape, self.band, room, heads=together, longest=self.longest, block=block)
 
 
 def large(shape: torch.Size, q: Tensor) -> bool:
@@ -111,7 +111,7 @@ class _Tiled(torch.autograd.Function):
         with without_autocast(q.device):
             wide_k, wide_v = working(k), working(v)
             for tile in problem.tiles(k, v):
-                scores = _scores(q, wide_k, bias, (allowed, within), tile, problem)
+                scores = tile_scores(q, wide_k, bias, (allowed, within), tile, problem)
                 weights = problem.weigh(scores, [tile.cut(x) for x in parameters])
                 values = tile.of_keys(wide_v, problem.group(v))
                 tile.of_queries(out).copy_(matmul_heads(weights, values, problem.grouped))
@@ -130,7 +130,7 @@ class _Tiled(torch.autograd.Function):
         return *found[:4], None, None, None, *found[4:]
 
 
-def _scores(
+def tile_scores(
     q: Tensor,
     k: Tensor,
     bias: Tensor | None,
@@ -161,7 +161,7 @@ def _gradients(
     ]
     gq, gk, gv, gbias, *gparameters = sums
     for tile in problem.tiles(k, v):
-        scores = _scores(q.detach(), wide_k, bias, masks, tile, problem).requires_grad_()
+        scores = tile_scores(q.detach(), wide_k, bias, masks, tile, problem).requires_grad_()
         leaves = [
             tile.cut(x).requires_grad_(w) for x, w in zip(parameters, wanted[4:], strict=True)
         ]
