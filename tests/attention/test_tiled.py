@@ -21,9 +21,11 @@ from parsimax.attention.visibility import Band
 B, HQ, E, EV = 2, 4, 3, 2
 
 
-@pytest.fixture
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["weights are kept", "weights are computed again"])
+def small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every problem is cut, into tiles of a few rows."""
+    if request.param == "weights are computed again":
+        monkeypatch.setitem(tiled._KEPT, "cpu", -1)
     monkeypatch.setitem(tiled._LARGE, "cpu", -1)
     monkeypatch.setitem(tiled._ROOM, "cpu", 30)
     monkeypatch.setattr(tiles, "_LEAST_ROWS", 2)
@@ -66,7 +68,7 @@ windows = st.one_of(st.none(), st.sampled_from([0, 2, 5]), st.tuples(sides, side
 
 @pytest.mark.usefixtures("small_tiles")
 @settings(
-    max_examples=35, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     alpha=st.sampled_from([1.0, 1.5, 1.7, "head", "query", "all"]),
@@ -270,6 +272,37 @@ def test_transforms_take_the_plain_path_and_agree() -> None:
         lambda x: px.attention(x, k, v), q, vectorize=True
     )
     torch.testing.assert_close(forward, backward)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("p", [0.4, 1.0])
+def test_dropout_drops_the_same_weights_in_every_derivative(p: float) -> None:
+    q, k, _ = qkv(0)
+    v = torch.eye(9, dtype=torch.float64)  # the output is the weights
+    plain = px.attention(q, k, v, alpha=1.2, is_causal=True)
+    torch.manual_seed(1)
+    first = px.attention(q, k, v, dropout_p=p, alpha=1.2, is_causal=True)
+    second = px.attention(q, k, v, dropout_p=p, alpha=1.2, is_causal=True)
+    torch.manual_seed(1)
+    again = px.attention(q, k, v, dropout_p=p, alpha=1.2, is_causal=True)
+    assert torch.equal(first, again)
+    some = plain > 0
+    if p == 1:
+        assert not first.any()
+        return
+    assert not torch.equal(first, second)
+    kept = (first[some] != 0).double()
+    # 234 weights or more: five standard deviations of their share are 0.16
+    assert abs(kept.mean() - (1 - p)) < 0.16
+    torch.testing.assert_close(first[some], plain[some] * kept / (1 - p))
+
+    def seeded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return px.attention(q, k, v, dropout_p=p, alpha=1.2, is_causal=True)
+
+    leaves = [x[:1, :2, :5].clone().requires_grad_() for x in qkv(0)]
+    assert torch.autograd.gradcheck(seeded, leaves)
+    assert torch.autograd.gradgradcheck(seeded, leaves)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from parsimax.mappings import Mapping, entmax, parse, registry
-from parsimax.mappings.base import name_of
+from parsimax.mappings import Mapping, entmax, parse
 from parsimax.mappings.entmax import check_alpha
 
 from .visibility import fits
-
-RowWeigh = Callable[[Tensor, Sequence[Tensor]], Tensor]
 
 
 class _Default(float):
@@ -51,32 +46,6 @@ def align_alpha(alpha: float | Tensor, shape: torch.Size) -> float | Tensor:
             f"(..., Lq, 1) = {tuple(wanted)}, got shape {tuple(alpha.shape)}"
         )
     return alpha.reshape(-1, 1, 1) if one_a_head and len(shape) > 2 else alpha
-
-
-def rows_and_tensors(
-    alpha: float | Tensor, mapping: Mapping | None, shape: torch.Size
-) -> tuple[RowWeigh, tuple[Tensor, ...]] | None:
-    """A function (scores, tensors) -> weights of any rows, and the tensors to cut along with them.
-
-    None for a mapping that we do not know, whose tensors may mean anything.
-    """
-    if mapping is None:
-        found = align_alpha(alpha, shape)
-        if isinstance(found, Tensor):
-            return lambda scores, tensors: entmax(scores, tensors[0]), (found,)
-        return lambda scores, _: entmax(scores, found), ()
-    if registry().get(name_of(type(mapping))) is not type(mapping):
-        return None
-    held = {f.name: getattr(mapping, f.name) for f in fields(mapping)}
-    held = {name: value for name, value in held.items() if isinstance(value, Tensor)}
-    if not all(fits(value.shape, shape) for value in held.values()):
-        return None
-
-    def weigh(scores: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-        chosen = replace(mapping, **dict(zip(held, tensors, strict=True))) if held else mapping
-        return chosen(scores)
-
-    return weigh, tuple(held.values())
 
 
 # --- what modules hold ---------------------------------------------------------------------------

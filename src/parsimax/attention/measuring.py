@@ -12,9 +12,10 @@ from parsimax._core.dtypes import exact_dtype, working
 from parsimax.mappings import Mapping, parse
 from parsimax.mappings.base import name_of
 
-from .choice import DEFAULT_ALPHA, align_alpha, check_one_choice, rows_and_tensors
+from .choice import DEFAULT_ALPHA, check_one_choice
 from .inputs import check_dtypes, check_flag, check_scale, check_size, scores_shape
 from .precision import autocast_inputs, without_autocast
+from .rowwise import read_rows
 from .thresholds import THRESHOLDS
 from .tiled import Problem, known_lengths, tile_scores
 from .tiles import Tile
@@ -119,28 +120,26 @@ def statistics(
         q = q * factor.to(q.dtype)
     q, k, _ = autocast_inputs(q, k, k)
     check_dtypes(q, k, k)
-    rows = rows_and_tensors(alpha, chosen, shape)
-    if rows is None:
+    known = read_rows(alpha, chosen, shape)
+    if known is None:
         raise ValueError(
             "mapping must be a registered one whose tensors broadcast to the scores "
             f"{tuple(shape)}, got {mapping!r}"
         )
-    weigh, tensors = rows
-    problem = Problem(shape, band, scale, enable_gqa, weigh, known_lengths(key_lengths, shape))
-    number = align_alpha(alpha, shape) if chosen is None else None
-    if chosen is not None and name_of(type(chosen)) in THRESHOLDS:
-        number = chosen.parameter
-    name = "entmax" if chosen is None else name_of(type(chosen))
+    rows, tensors = known
+    problem = Problem(shape, band, scale, enable_gqa, rows, known_lengths(key_lengths, shape))
+    name = name_of(type(rows.mapping))
     found = _Found(shape, block_size, q, name in THRESHOLDS)
     with without_autocast(q.device):
         wide = working(k)
         for tile in problem.tiles(k, k, block_size):
             scores = tile_scores(q, wide, bias, (allowed, within), tile, problem)
             cut = [tile.cut(x) for x in tensors]
-            weights = weigh(scores, cut)
+            weights, _ = rows.solve(scores, cut)
             found.count(tile, scores, weights)
-            if number is not None:
-                found.measure(tile, scores, weights, name, cut[0] if cut else number)
+            if name in THRESHOLDS:
+                number = cut[0] if cut else rows.mapping.parameter
+                found.measure(tile, scores, weights, name, number)
     return found.result()
 
 
