@@ -27,7 +27,7 @@ def small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.param == "weights are computed again":
         monkeypatch.setitem(tiled._KEPT, "cpu", -1)
     monkeypatch.setitem(tiled._LARGE, "cpu", -1)
-    monkeypatch.setitem(tiled._ROOM, "cpu", 30)
+    monkeypatch.setitem(tiled._ROOM, "cpu", 30 // min(8, torch.get_num_threads()))
     monkeypatch.setattr(tiles, "_LEAST_ROWS", 2)
     monkeypatch.setattr(tiles, "_MOST_ROWS", 3)
 
@@ -189,6 +189,21 @@ def test_every_mapping_with_the_gradient_of_its_parameter(
     for mine, plain in zip(found, plainly(monkeypatch, step), strict=True):
         assert mine.any()
         torch.testing.assert_close(mine, plain, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_values_are_checked_as_elsewhere() -> None:
+    q, k, v = qkv(0)
+    with pytest.raises(ValueError, match="got k = 2 for a row with 1 allowed"):
+        px.attention(q, k, v, is_causal=True, mapping="budget(k=2)")
+    with pytest.raises(ValueError, match="upper must sum to at least 1"):
+        px.attention(q, k, v, is_causal=True, mapping="constrained_softmax(upper=0.5)")
+    with pytest.raises(ValueError, match="every value of alpha must be at least 1"):
+        px.attention(q, k, v, alpha=torch.tensor([1.0, 0.5, 1.0, 1.0]))
+    with pytest.raises(ValueError, match="alpha must be at least 1"):
+        px.attention(q, k, v, alpha=0.9)
+    whole = px.attention(q, k, v, mapping=px.mappings.Budget(torch.tensor(2)))
+    torch.testing.assert_close(whole, px.attention(q, k, v, mapping="budget(k=2)"))
 
 
 @pytest.mark.usefixtures("small_tiles")

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from parsimax.mappings import Entmax, Mapping, registry
+from parsimax.mappings import Budget, Entmax, Mapping, registry
 from parsimax.mappings.base import align_parameter, name_of
+from parsimax.mappings.budget import check_budget, check_room
 from parsimax.mappings.rowmap import (
     Parameter,
     RowMap,
@@ -45,7 +46,10 @@ class Rows:
         """Weights without a gradient, and what a pull needs to know if not the scores."""
         if self.rowmap is None:
             return self(scores, tensors), None
-        output = solve_rows(scores, self._number(scores, tensors), self.rowmap.name, "auto")
+        number = self._number(scores, tensors)
+        if isinstance(self.mapping, Budget) and scores.device.type == "cpu":
+            check_room(scores, number, scores.ndim - 1, None)
+        output = solve_rows(scores, number, self.rowmap.name, "auto")
         return self.rowmap.probabilities(output), output
 
     def pull(
@@ -102,6 +106,8 @@ def read_rows(
     """
     if mapping is None:
         mapping = Entmax(align_alpha(alpha, shape))
+    if isinstance(mapping, Budget):  # the one that takes whole numbers in a tensor
+        mapping = Budget(check_budget(mapping.k))
     name = name_of(type(mapping))
     if registry().get(name) is not type(mapping):
         return None

@@ -56,6 +56,8 @@ class Problem:
         """Those that have anything visible."""
         together = math.lcm(self.group(k), self.group(v))
         room = _ROOM.get(k.device.type, _ROOM["cuda"])
+        if k.device.type == "cpu":  # enough for every thread
+            room *= min(8, torch.get_num_threads())
         return tiles(self.shape, self.band, room, heads=together, longest=self.longest, block=block)
 
     def few(self, device: torch.device) -> bool:
