@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .visibility import Band
 
-_LEAST_ROWS = 32  # below this, products of matrices slow down
+_LEAST_ROWS = 128  # below this, products of matrices slow down
 _MOST_ROWS = 128  # of a band: the more rows, the more of its tile is hidden
 
 
