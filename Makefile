@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt hatchling editables
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
-	  --constraint constraints.txt --editable '.[dev,cli,viz,bench,train]'
+	  --constraint constraints.txt --editable '.[dev,cli,viz,bench,train,huggingface]'
 	@touch $(STAMP)
 
 test: lint types layers unit wheel ## everything: style, types, layers, tests, doctests, the wheel

@@ -31,6 +31,7 @@ def run_python(code: str) -> str:
         ("parsimax.mappings", "numba"),
         ("parsimax.losses", "triton"),
         ("parsimax.mappings", "matplotlib"),
+        ("parsimax.structured", "numba"),
     ],
 )
 def test_import_is_light(module: str, heavy: str) -> None:

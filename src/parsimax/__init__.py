@@ -5,6 +5,7 @@
     px.entmax(scores, alpha=1.5)                 # scores -> probabilities, many exactly zero
     px.entmax_loss(scores, target, alpha=1.5)    # its loss, with cross_entropy's arguments
     px.attention(q, k, v, alpha=1.5)             # attention that uses it
+    px.sparsemap(scores, px.structured.Matching())    # few whole structures, with probabilities
 
 Importing this package imports nothing heavy: each public name loads its module, and with it torch,
 when it is first used.
@@ -28,6 +29,7 @@ _EXPORTS = {
     "entmax_loss": "parsimax.losses",
     "fenchel_young_loss": "parsimax.losses",
     "fusedmax": "parsimax.mappings",
+    "huggingface": "parsimax.huggingface",
     "linear_entmax_loss": "parsimax.losses",
     "losses": "parsimax.losses",
     "mappings": "parsimax.mappings",
@@ -36,14 +38,17 @@ _EXPORTS = {
     "oscarmax": "parsimax.mappings",
     "softmax": "parsimax.mappings",
     "sparsegen": "parsimax.mappings",
+    "sparsemap": "parsimax.structured",
+    "sparsemap_loss": "parsimax.structured",
     "sparsemax": "parsimax.mappings",
     "sparsemax_loss": "parsimax.losses",
+    "structured": "parsimax.structured",
 }
-_MODULES = frozenset({"analysis", "losses", "mappings", "nn"})
+_MODULES = frozenset({"analysis", "huggingface", "losses", "mappings", "nn", "structured"})
 
 # What a type checker reads; tests check that it lists the same names as _EXPORTS.
 if TYPE_CHECKING:
-    from parsimax import analysis, losses, mappings, nn
+    from parsimax import analysis, huggingface, losses, mappings, nn, structured
     from parsimax.attention.front import attention
     from parsimax.losses import (
         entmax_loss,
@@ -63,6 +68,7 @@ if TYPE_CHECKING:
         sparsegen,
         sparsemax,
     )
+    from parsimax.structured import sparsemap, sparsemap_loss
 
 __all__ = [
     "__version__",
@@ -75,6 +81,7 @@ __all__ = [
     "entmax_loss",
     "fenchel_young_loss",
     "fusedmax",
+    "huggingface",
     "linear_entmax_loss",
     "losses",
     "mappings",
@@ -83,8 +90,11 @@ __all__ = [
     "oscarmax",
     "softmax",
     "sparsegen",
+    "sparsemap",
+    "sparsemap_loss",
     "sparsemax",
     "sparsemax_loss",
+    "structured",
 ]
 
 

@@ -22,8 +22,8 @@ def mappings(z: Tensor, alpha: Tensor) -> Tensor:
     assert_type(px.normmax(z, alpha=2.0), Tensor)
     assert_type(px.budget(z, k=2), Tensor)
     assert_type(px.fusedmax(z, lam=0.1), Tensor)
-    assert_type(px.oscarmax(z, lam=z), Tensor)
-    assert_type(px.constrained_softmax(z, z), Tensor)
+    assert_type(px.oscarmax(z, lam=z[:1]), Tensor)
+    assert_type(px.constrained_softmax(z, z + 1.0), Tensor)
     assert_type(px.constrained_sparsemax(z, upper=0.5, lower=z), Tensor)
     return entmax(z, mask=z > 0)
 
@@ -42,6 +42,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def modules() -> tuple[object, type[MultiheadAttention]]:
     return px.nn, MultiheadAttention
+
+
+def huggingface(model: torch.nn.Linear) -> dict[str, Tensor]:
+    assert_type(px.huggingface.enable(model, alpha=1.5, learn_alpha=True), torch.nn.Linear)
+    return px.huggingface.alphas(model)
 
 
 def misspelt(z: Tensor) -> object:

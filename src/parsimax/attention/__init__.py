@@ -6,9 +6,11 @@ from .bilinear import BilinearAttention
 from .decoding import decode
 from .fertility import FertilityAttention, FertilityState
 from .functional import attention
+from .latent_tree import LatentTreeAttention
 from .measuring import AttentionStatistics, statistics
 from .multihead import MultiheadAttention
-from .packing import packed
+from .structured import StructuredAttention
+from .varlen import packed
 
 __all__ = [
     "AdaptiveAlpha",
@@ -17,7 +19,9 @@ __all__ = [
     "BilinearAttention",
     "FertilityAttention",
     "FertilityState",
+    "LatentTreeAttention",
     "MultiheadAttention",
+    "StructuredAttention",
     "attention",
     "decode",
     "packed",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .decoding import decode as _decode
 from .functional import attention as _attention
 from .measuring import statistics as _statistics
-from .packing import packed as _packed
+from .varlen import packed as _packed
 
 
 class _Front:

@@ -9,13 +9,13 @@ from parsimax._core.records import AttentionOutput
 from parsimax.mappings import Mapping
 
 
-def check_memory(memory: Tensor, memory_dim: int) -> None:
+def check_memory(memory: Tensor, memory_dim: int, name: str = "memory", length: str = "Lk") -> None:
     """(B, Lk, memory_dim)."""
     if not isinstance(memory, Tensor):
-        raise TypeError(f"memory must be a torch.Tensor, got {type(memory).__name__}")
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(memory).__name__}")
     if memory.ndim != 3 or memory.shape[-1] != memory_dim:
         raise ValueError(
-            f"memory must have shape (B, Lk, {memory_dim}), got shape {tuple(memory.shape)}"
+            f"{name} must have shape (B, {length}, {memory_dim}), got shape {tuple(memory.shape)}"
         )
 
 

@@ -7,7 +7,6 @@ and no text depends on the others of its batch.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +16,7 @@ from parsimax.attention import attention
 from parsimax.mappings import parse
 
 from .config import BiLSTMSettings, TransformerSettings
+from .lstm import LSTM
 
 
 class BiLSTM(nn.Module):
@@ -31,8 +31,8 @@ class BiLSTM(nn.Module):
         self.size = 2 * settings.hidden
         self.dropout = settings.dropout
         inputs = [size, *[self.size] * (settings.layers - 1)]
-        self.forwards = nn.ModuleList(_LSTM(n, settings.hidden, batch_first=True) for n in inputs)
-        self.backwards = nn.ModuleList(_LSTM(n, settings.hidden, batch_first=True) for n in inputs)
+        self.forwards = nn.ModuleList(LSTM(n, settings.hidden) for n in inputs)
+        self.backwards = nn.ModuleList(LSTM(n, settings.hidden) for n in inputs)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, L, E) to (B, L, 2 hidden): forward states, then backward ones; zero at padding."""
@@ -42,31 +42,10 @@ class BiLSTM(nn.Module):
             zip(self.forwards, self.backwards, strict=True)
         ):
             x = F.dropout(x, self.dropout, self.training and number > 0)
-            ahead, _ = _exactly(forward, x)
-            back, _ = _exactly(backward, _take(x, turned))
+            ahead = forward.states(x)  # type: ignore[operator]
+            back = backward.states(_take(x, turned))  # type: ignore[operator]
             x = torch.cat([ahead, _take(back, turned)], -1)
         return x.masked_fill(~mask.unsqueeze(-1), 0.0)
-
-
-class _LSTM(nn.LSTM):
-    """One that is always in training mode.
-
-    It has no dropout of its own, so that its mode changes no number. But in evaluation mode cuDNN
-    keeps nothing for a backward pass and then refuses it, and audits need gradients.
-    """
-
-    def train(self, mode: bool = True) -> _LSTM:
-        """Do nothing."""
-        return self
-
-
-def _exactly(lstm: Any, x: Tensor) -> tuple[Tensor, Any]:
-    """CuDNN rounds to TF32 if it may, and then a result depends on the rest of its batch."""
-    if x.device.type != "cuda":
-        return lstm(x)  # type: ignore[no-any-return]
-    cudnn = torch.backends.cudnn
-    with cudnn.flags(enabled=True, deterministic=cudnn.deterministic, allow_tf32=False):
-        return lstm(x)  # type: ignore[no-any-return]
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:

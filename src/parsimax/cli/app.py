@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from parsimax import __version__
-from parsimax.cli import bench, complete, decode, demo, evaluate, heads, score, support, train
+from parsimax.cli import (
+    audit,
+    bench,
+    complete,
+    decode,
+    demo,
+    evaluate,
+    heads,
+    score,
+    support,
+    sweep,
+    train,
+)
 
 # Packages that only an extra brings, and the extra that brings them.
 _EXTRAS = {
@@ -19,6 +31,7 @@ _EXTRAS = {
     "sacrebleu": "train",
     "tensorboard": "train",
     "tokenizers": "train",
+    "transformers": "huggingface",
     "yaml": "train",
 }
 
@@ -38,6 +51,8 @@ app.command(support.support)
 app.command(evaluate.evaluate)
 app.command(score.score)
 app.command(heads.heads)
+app.command(audit.audit)
+app.command(sweep.sweep)
 app.command(train.average)
 app.command(bench.app)
 

@@ -151,6 +151,26 @@ def training(
 
 
 @app.command
+def structured(
+    *,
+    only: Annotated[
+        tuple[str, ...], _many, Parameter(help="Parts of the names of the cases, as matching.")
+    ] = (),
+    batch: Annotated[int | None, Parameter(help="Instances a batch.")] = None,
+    repeats: Annotated[int | None, _repeats] = None,
+    out: Annotated[Path | None, _out] = None,
+) -> int | None:
+    """Time SparseMAP over sequences, matchings and trees beside the C++ it replaces.
+
+    A solution that did not converge, by one more call of its oracle, is not timed.
+    """
+    _check_positive(batch=batch, repeats=repeats)
+    bench = importlib.import_module("parsimax.bench.structured")
+    status: int | None = bench.main(bench.plan(only=only, batch=batch, repeats=repeats), out)
+    return status
+
+
+@app.command
 def plot(
     results: Annotated[Path, Parameter(help="Results of bench rows on a GPU.")],
     /,

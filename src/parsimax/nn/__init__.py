@@ -5,7 +5,9 @@ from parsimax.attention import (
     AdditiveAttention,
     BilinearAttention,
     FertilityAttention,
+    LatentTreeAttention,
     MultiheadAttention,
+    StructuredAttention,
 )
 
 from .losses import EntmaxLoss, FenchelYoungLoss, LinearEntmaxLoss, SparsemaxLoss
@@ -34,6 +36,7 @@ __all__ = [
     "FenchelYoungLoss",
     "FertilityAttention",
     "Fusedmax",
+    "LatentTreeAttention",
     "LinearEntmaxLoss",
     "MultiheadAttention",
     "Normmax",
@@ -42,4 +45,5 @@ __all__ = [
     "Sparsegen",
     "Sparsemax",
     "SparsemaxLoss",
+    "StructuredAttention",
 ]

@@ -73,23 +73,45 @@ def draw_grid(
             canvas.text(x, top - 8, head, mono=True, turn=-90, size=13)
         else:
             canvas.text(x, top - 12, head, mono=True, anchor="middle", size=15)
+    if beside:
+        for row, side in enumerate(sides):
+            y = top + (row + 0.5) * CELL
+            canvas.text(left - 9, y, side, mono=True, anchor="end", size=15)
+    return draw_weights(canvas, left, top, rows, sides, heads)
+
+
+def draw_weights(
+    canvas: Canvas,
+    left: float,
+    top: float,
+    rows: Sequence[Sequence[float]],
+    sides: Sequence[str],
+    heads: Sequence[str],
+    *,
+    cell: float = CELL,
+    role: str = "accent",
+) -> int:
+    """Draw weights from an upper left corner on; how many are above zero.
+
+    ``sides`` and ``heads`` name the rows and columns under the pointer.
+    """
     nonzero = 0
-    for row, (side, values) in enumerate(zip(sides, rows, strict=True)):
-        y = top + row * CELL
-        if beside:
-            canvas.text(left - 9, y + CELL / 2, side, mono=True, anchor="end", size=15)
+    gap, dot = cell * 0.058, cell * 0.16
+    for row, values in enumerate(rows):
         for column, weight in enumerate(values):
-            x = left + column * CELL
-            hint = f"{side} ← {heads[column]}: {percent(weight)}" if weight > 0 else ""
+            x, y = left + column * cell, top + row * cell
             if weight > 0:
                 nonzero += 1
                 canvas.box(
-                    x + 1.5, y + 1.5, CELL - 3, CELL - 3, fill="accent",
-                    opacity=min(1.0, 0.06 + 0.94 * weight), stroke="accent", stroke_width=1.6,
-                    radius=3, css="nonzero", hint=hint,
+                    x + gap, y + gap, cell - 2 * gap, cell - 2 * gap, fill=role,
+                    opacity=min(1.0, 0.06 + 0.94 * weight), stroke=role, stroke_width=cell * 0.06,
+                    radius=cell * 0.12, css="nonzero",
+                    hint=f"{sides[row]} ← {heads[column]}: {percent(weight)}",
                 )  # fmt: skip
             else:
                 canvas.box(
-                    x + 11, y + 11, 4, 4, fill="grid", radius=2, css="zero"
-                )  # a dot keeps the grid readable and cannot be taken for a weight
+                    x + (cell - dot) / 2, y + (cell - dot) / 2, dot, dot, fill="grid",
+                    radius=dot / 2, css="zero",
+                )  # fmt: skip
+                # a dot keeps the grid readable and cannot be taken for a weight
     return nonzero

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
-from importlib import resources
 from pathlib import Path
+
+from parsimax.viz.figure_page import write_figure_page
 
 
 def write_tree_page(path: str | Path, trees: Sequence[tuple[str, str]]) -> Path:
@@ -13,24 +13,11 @@ def write_tree_page(path: str | Path, trees: Sequence[tuple[str, str]]) -> Path:
 
     The folder is made if need be.
     """
-    files = resources.files("parsimax.viz")
-    style = "".join(
-        files.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "report.css")
+    return write_figure_page(
+        path,
+        trees,
+        title="parsimax: trees of hypotheses",
+        heading="Everything it might say",
+        lede="All sequences of positive probability. Symbols in one box follow each other without "
+        "a choice; branches carry their probabilities.",
     )
-    cards = "\n".join(
-        f'<figure class="card natural"><figcaption class="top"><b>{escape(title)}</b></figcaption>'
-        f"{picture}</figure>"
-        for title, picture in trees
-    )
-    page = (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>parsimax: trees of hypotheses</title><style>{style}</style></head><body>"
-        "<h1>Everything it might say</h1><p>All sequences of positive probability. Symbols in one "
-        "box follow each other without a choice; branches carry their probabilities.</p>"
-        f'<div class="stack one">{cards}</div></body></html>\n'
-    )
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page, encoding="utf-8")
-    return target

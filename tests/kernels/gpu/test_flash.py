@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from tests.contracts.gpu.device import DEVICE
@@ -26,12 +24,10 @@ EVERYTHING = Band()
 
 
 @pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
+def enabled(monkeypatch):
+    monkeypatch.setattr(flash, "ENABLED", True)
     if not ON_GPU:
-        monkeypatch.setattr(launch, "Problem", lambda *a: _Problem(*a, SMALL))
-
-
-_Problem = launch.Problem
+        monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
 
 
 def inputs(dtype=torch.float32, *, items=1, heads=2, groups=1, queries=18, keys=37, size=8, ev=8):
@@ -165,7 +161,7 @@ def test_blocks_without_weight_are_left_out():
     q, k, v = inputs(heads=1, queries=16, keys=64)
     q[..., 0], k[..., 0] = 4.0, 0.0
     k[:, :, 16:48, 0] = -9.0  # these two blocks are far below the others
-    problem = replace(_Problem(q, k, v, None, 1.5, 0.5), tiles=SMALL)
+    problem = launch.Problem(q, k, v, None, 1.5, 0.5, tiles=SMALL)
     _, saved = launch.forward(problem, train=True)
     weights = px.entmax(0.5 * q.double() @ k.double().mT, 1.5)
     expected = weights.reshape(1, 1, 16, 4, 16).amax((2, 4)) > 0

@@ -4,6 +4,7 @@ from .adversarial import Adversarial, Search, adversarial_attention
 from .auditable import Auditable, Text
 from .bootstrap import Column, Estimate, estimates
 from .divergence import jensen_shannon, normalised_entropy, smoothed_kl, total_variation
+from .huggingface import from_model, from_texts
 from .importance import importance
 from .measures import Measure
 from .methods import GradientNorm, GradientTimesInput, IntegratedGradients, LeaveOneOut
@@ -47,6 +48,8 @@ __all__ = [
     "audit",
     "compare",
     "estimates",
+    "from_model",
+    "from_texts",
     "importance",
     "jensen_shannon",
     "kendall_tau",

@@ -272,7 +272,14 @@ def _examples(
     count: int,
 ) -> tuple[Example, ...]:
     """Texts from all over the range of agreement, not only striking ones."""
-    key = next((m for m in columns if m.name == "tau_b" and m.subject == "attention"), None)
+    key = next(
+        (
+            m
+            for m, column in columns.items()
+            if m[:2] == ("tau_b", "attention") and not bool(column.values.isnan().all())
+        ),
+        None,
+    )
     if key is None:
         ranked = list(range(len(seen.kept)))
         what = "one of the texts"

@@ -20,7 +20,7 @@ from .gradients import GradientMethod, attribute, path
 from .methods import IntegratedGradients
 
 # Enough rows for a backward to be bound by arithmetic; fewer waste time, more waste memory.
-ROWS_ON_CPU = 64
+ROWS_ON_CPU = 32
 ROWS_ON_GPU = 1024
 
 
@@ -50,9 +50,10 @@ def state_gradients(
     texts, count = wanted.shape
     copies = copies_for(texts, count, model.device) if copies is None else min(copies, count)
     rounds = math.ceil(count / copies)
-    # state s of a text is looked at by its copy s // rounds in round s % rounds
+    # State s of a text is looked at by its copy s % copies in round s // copies: the states of a
+    # round are neighbours, and a recurrent encoder need not go back from its end to reach them.
     turns = torch.nn.functional.pad(wanted, (0, copies * rounds - count), value=-1)
-    turns = turns.reshape(texts * copies, rounds)
+    turns = turns.view(texts, rounds, copies).transpose(1, 2).reshape(texts * copies, rounds)
     row_mask = mask.repeat_interleave(copies, 0)
     rows = x.repeat_interleave(copies, 0)
     nodes, weights = (
@@ -65,7 +66,8 @@ def state_gradients(
     assert total is not None
     if isinstance(method, IntegratedGradients):
         total = total.abs()
-    influence = total.reshape(texts, copies * rounds, -1)[:, :count]
+    total = total.view(texts, copies, rounds, -1).transpose(1, 2)
+    influence = total.reshape(texts, rounds * copies, -1)[:, :count]
     return influence.masked_fill((wanted < 0)[:, :, None], 0.0)
 
 

@@ -185,7 +185,7 @@ def _own_tokens(estimates: Mapping[Measure, Estimate]) -> Finding | None:
         _say(entropy, estimates[entropy], "normalised entropy of the influence on a state"),
     ]
     for measure, estimate in estimates.items():
-        if measure.name == "tau_b_difference":
+        if measure.name == "tau_b_difference" and estimate.count:
             text = f"τ-b with {measure.subject} less τ-b with {measure.reference}"
             evidence.append(_say(measure, estimate, text))
     question = (

@@ -19,7 +19,7 @@ def _fingerprint() -> str:
     calls from another file does; without this an upgrade could run a mixture of old and new.
     """
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

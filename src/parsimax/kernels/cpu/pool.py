@@ -46,3 +46,24 @@ def for_rows(kernel: Callable[..., Any], rows: int, columns: int, *args: Any) ->
     ]
     for future in pending:
         future.result()
+
+
+_NANOSECONDS_PER_TASK = 200_000  # below this, handing work over costs more than it saves
+
+
+def for_items(kernel: Callable[..., Any], items: int, cost: int, *args: Any) -> list[Any]:
+    """Call ``kernel(start, stop, *args)`` on ranges that cover ``range(items)``; what they return.
+
+    For items that take long, and not equally long: ``cost`` is roughly the nanoseconds of one.
+    There are more ranges than threads, and a thread that is done takes the next.
+    """
+    threads = min(torch.get_num_threads(), items)
+    tasks = min(items, 8 * threads, items * cost // _NANOSECONDS_PER_TASK)
+    if threads <= 1 or tasks <= 1:
+        return [kernel(0, items, *args)] if items else []
+    bounds = [items * i // tasks for i in range(tasks + 1)]
+    pool = _threads(torch.get_num_threads())
+    pending = [
+        pool.submit(kernel, start, stop, *args) for start, stop in itertools.pairwise(bounds)
+    ]
+    return [future.result() for future in pending]

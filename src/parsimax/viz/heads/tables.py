@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from parsimax.analysis.heads import Agreement, Head, HeadReport
 from parsimax.viz.canvas import percent
+from parsimax.viz.table import table
 
 from .titles import title
 
 _POSITIONS = ((-1, "before (−1)"), (0, "itself (0)"), (1, "after (+1)"))
 _BEST = 3
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, tall: bool = False) -> str:
-    """A table of cells that are already HTML."""
-    top = "".join(f"<th>{cell}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
-    scroll = "scroll" if tall else "scroll all"
-    return (
-        f'<div class="{scroll}"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
-        "</div>"
-    )
 
 
 def glance_table(reports: Sequence[HeadReport]) -> str:

@@ -14,7 +14,7 @@ from parsimax.kernels.gpu.sizes import pieces, power_of_two
 from .backward import key_kernel, query_kernel
 from .lists import compact
 from .output import output_kernel
-from .threshold import AT_ONCE, threshold_kernel
+from .threshold import threshold_kernel
 from .weights import ANY, STEEP
 
 UNLIMITED = 1 << 30
@@ -42,6 +42,18 @@ class Tiles(NamedTuple):
 
 
 _TILES = Tiles()
+
+
+def tiles_for(q: Tensor, v: Tensor) -> Tiles:
+    """What fits into the memory that the warps of a tile share."""
+    width = max(16, power_of_two(max(q.shape[-1], v.shape[-1]))) * q.element_size()
+    if width <= 128:
+        return Tiles()
+    if width <= 256:
+        return Tiles(stages=2, first=First(stages=2))
+    if width <= 512:
+        return Tiles(columns=32, stages=1, first=First(stages=1, registers=None))
+    return Tiles(32, 16, stages=1, first=First(32, stages=1, registers=None))
 
 
 @dataclass(frozen=True)
@@ -173,8 +185,7 @@ def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
     tall_blocks = pieces(queries, first.rows)
     tiles = items * heads * tall_blocks
     programs = min(tiles, first.programs)
-    room = pieces(p.key_blocks, AT_ONCE.value) * AT_ONCE.value
-    scratch = p.q.new_empty(programs, room, first.rows + 1, dtype=torch.float32)
+    scratch = p.q.new_empty(programs, p.key_blocks, first.rows + 1, dtype=torch.float32)
     seen, alphas, lengths = _pointers(p)
     strides = _strides(p)
     options = _options(p)

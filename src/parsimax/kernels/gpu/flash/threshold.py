@@ -28,7 +28,6 @@ from parsimax.kernels.gpu.reductions import maximum
 from .blocks import load_rows, product, tile_scores, unit, visible_range, whole_blocks, wide
 from .weights import STEEP, line, shares
 
-AT_ONCE = tl.constexpr(16)  # blocks whose largest scores are stored together
 _HALVINGS = tl.constexpr(26)
 _ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
 
@@ -50,46 +49,32 @@ def _block_scores(
 
 
 @triton.jit
-def _tops_at(blocks, rows, ROWS: tl.constexpr):
-    """Where the largest scores of blocks lie: AT_ONCE of them together, row by row."""
-    return (blocks // AT_ONCE) * (AT_ONCE * ROWS) + rows * AT_ONCE + blocks % AT_ONCE
-
-
-@triton.jit
 def _keep_tops(
-    top, kept, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, begin, end, last,
+    top, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
+    seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, EDGE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """(the largest of all, those of the last blocks): others are in memory.
-
-    Storing those of each block by themselves would have the warps wait for each other every time.
-    """
-    slots = tl.arange(0, AT_ONCE)
+    """The largest scores of blocks from ``begin`` to ``end`` into memory; the largest of all."""
+    here = tl.arange(0, ROWS)
     for block in range(begin, end):
         s = _block_scores(
             q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
             seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, EDGE, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         largest = maximum(s, 1) * unit(scale, MASK)
-        slot = (tl.full([], 0, tl.int32) + block) % AT_ONCE
-        kept = tl.where((slots == slot)[None, :], largest[:, None], kept)
+        tl.store(tops_ptr + block * ROWS + here, largest)
         top = tl.maximum(top, largest, propagate_nan=tl.PropagateNan.ALL)
-        if (slot == AT_ONCE - 1) | (block == last):
-            blocks = block - slot + slots
-            places = _tops_at(blocks[None, :], tl.arange(0, ROWS)[:, None], ROWS)
-            tl.store(tops_ptr + places, kept)
-    return top, kept
+    return top
 
 
 @triton.jit
 def _load_tops(tops_ptr, first, begin, end, ROWS: tl.constexpr, MANY: tl.constexpr):
     """(rows, MANY) largest scores of blocks from ``first``, -inf but from ``begin`` to ``end``."""
     blocks = first + tl.arange(0, MANY)
-    places = _tops_at(blocks[None, :], tl.arange(0, ROWS)[:, None], ROWS)
+    offsets = blocks[None, :] * ROWS + tl.arange(0, ROWS)[:, None]
     inside = (blocks >= begin) & (blocks < end)
-    return tl.load(tops_ptr + places, mask=inside[None, :], other=-float("inf"))
+    return tl.load(tops_ptr + offsets, mask=inside[None, :], other=-float("inf"))
 
 
 @triton.jit
@@ -274,9 +259,8 @@ def threshold_kernel(
     """
     slot = tl.program_id(0)
     programs = tl.num_programs(0)
-    room = (key_blocks + AT_ONCE - 1) // AT_ONCE * AT_ONCE
-    tops_ptr = scratch_ptr + wide(slot) * room * (ROWS + 1)
-    list_ptr = (tops_ptr + wide(room) * ROWS).to(tl.pointer_type(tl.int32))
+    tops_ptr = scratch_ptr + wide(slot) * key_blocks * (ROWS + 1)
+    list_ptr = (tops_ptr + wide(key_blocks) * ROWS).to(tl.pointer_type(tl.int32))
     for tile in range(slot, tiles, programs):
         item_head = tile // tall_blocks
         row_block = tall_blocks - 1 - tile % tall_blocks
@@ -301,20 +285,19 @@ def threshold_kernel(
         inner = tl.minimum(tl.maximum(inner, begin), end)
         outer = tl.minimum(tl.maximum(outer, inner), end)
         top = tl.full([ROWS], -float("inf"), tl.float32)
-        kept = tl.full([ROWS, AT_ONCE], -float("inf"), tl.float32)
-        top, kept = _keep_tops(
-            top, kept, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, inner, outer, tops_ptr, begin, inner, end - 1,
+        top = _keep_tops(
+            top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
+            seen_here, seen_row, seen_column, inner, outer, tops_ptr, begin, inner,
             CAUSAL, MASK, True, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
-        top, kept = _keep_tops(
-            top, kept, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, inner, outer, tops_ptr, inner, outer, end - 1,
+        top = _keep_tops(
+            top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
+            seen_here, seen_row, seen_column, inner, outer, tops_ptr, inner, outer,
             CAUSAL, MASK, False, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
-        top, kept = _keep_tops(
-            top, kept, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, inner, outer, tops_ptr, outer, end, end - 1,
+        top = _keep_tops(
+            top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
+            seen_here, seen_row, seen_column, inner, outer, tops_ptr, outer, end,
             CAUSAL, MASK, True, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         tl.debug_barrier()

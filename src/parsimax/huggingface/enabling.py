@@ -1,0 +1,235 @@
+"""Turn sparse attention on in a model, and off again."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from parsimax._core.validation import check_number
+from parsimax.attention import AdaptiveAlpha
+
+from . import checkpoint, interface
+from .families import SUPPORTED, find_layers, heads_of
+from .interface import ALPHA, NAME, STATE, Layer, Owner
+
+_RECORD = "_parsimax_enabled"
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@dataclass
+class _Enabled:
+    """What ``disable`` needs: every config with what it said before."""
+
+    before: list[tuple[Any, str | None]]
+
+
+def enable(
+    model: Model,
+    alpha: float | None = 1.5,
+    learn_alpha: bool = False,
+    *,
+    restore: bool = True,
+) -> Model:
+    """Put alpha-entmax in place of softmax in every attention layer of a model.
+
+    Self-attention and cross-attention of BERT, RoBERTa, ModernBERT, GPT-2, Llama, Mistral, OPT,
+    T5, BART and Marian, in all their variants, with padding, windows, caches and grouped queries.
+    The model is changed in place, and gets configs of its own if it shared them with another.
+
+    Args:
+        model: a model of transformers, or a module that contains some.
+        alpha: 1 is softmax, 2 is sparsemax. If alpha is learned, it starts here, strictly between
+            1 and 2; None draws it at random for each head.
+        learn_alpha: whether every head of every layer has an alpha of its own, which is a parameter
+            of the model (``...parsimax_alpha.a``): optimizers see it, ``state_dict`` and
+            ``save_pretrained`` save it. Call this before you make the optimizer.
+        restore: take up the alphas of the folder that the model was loaded from, if they were
+            saved there.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: if any attention layer would keep its own attention; the message names it and
+            the model is as it was.
+    """
+    _check_transformers(model)
+    alpha = _check_alpha(alpha, learn_alpha)
+    layers = find_layers(model)
+    values: checkpoint.Values = []
+    if restore:
+        for each in _topmost(model):
+            values += checkpoint.saved_alphas(each, list(layers.values()), learn_alpha)
+    disable(model)
+    interface.register()
+    before = _own_configs(model)
+    vars(model)[_RECORD] = _Enabled(before)
+    try:
+        for config, _ in before:  # set_attn_implementation misses those that only a layer holds
+            config._attn_implementation = NAME
+        owners = _hook_owners(model, layers)
+        for name, layer in layers.items():
+            _hook_layer(name, layer, owners[name], alpha, learn_alpha)
+    except BaseException:
+        disable(model)
+        raise
+    checkpoint.put_alphas(values)
+    for each in _topmost(model):
+        each.config.parsimax = checkpoint.Settings(alpha=alpha, learn_alpha=learn_alpha)
+    return model
+
+
+def disable(model: Model) -> Model:
+    """Give a model back the attention it had; learned alphas are dropped.
+
+    Returns:
+        The same model. One that was not enabled is left as it is.
+    """
+    record = vars(model).pop(_RECORD, None)
+    if record is None:
+        return model
+    for config, implementation in record.before:
+        config._attn_implementation = implementation
+        if "parsimax" in vars(config):
+            del config.parsimax
+    for module in model.modules():
+        if STATE in vars(module):
+            del vars(module)[STATE]
+            _unhook(module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
+            _unhook(module._forward_hooks, module._forward_hooks_with_kwargs)
+        if ALPHA in module._modules:
+            delattr(module, ALPHA)
+    return model
+
+
+def alphas(model: nn.Module) -> dict[str, Tensor]:
+    """The alphas of every attention layer by its name, (heads,), detached."""
+    found: dict[str, Tensor] = {}
+    for module in model.modules():
+        layer = vars(module).get(STATE)
+        if isinstance(layer, Layer):
+            value = interface.alpha_of(module)
+            if isinstance(value, Tensor):
+                found[layer.name] = value.detach().clone()
+            else:
+                found[layer.name] = torch.full((layer.heads,), value)
+    if not found:
+        raise ValueError("model: expected one that px.huggingface.enable was called with")
+    return found
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_transformers(model: object) -> None:
+    try:
+        from transformers import PreTrainedModel
+    except ImportError as error:
+        raise ImportError(
+            "px.huggingface needs transformers; pip install parsimax[huggingface]"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a model of transformers, got {type(model).__name__}")
+    if not any(isinstance(each, PreTrainedModel) for each in model.modules()):
+        raise TypeError(
+            f"model must be or contain a PreTrainedModel of transformers, got "
+            f"{type(model).__name__}; supported are {SUPPORTED}"
+        )
+
+
+def _check_alpha(alpha: object, learn_alpha: object) -> float | None:
+    if not isinstance(learn_alpha, bool):
+        raise TypeError(f"learn_alpha must be True or False, got {learn_alpha!r}")
+    if learn_alpha:
+        if alpha is None:
+            return None
+        expected = "strictly between 1 and 2 where a learned alpha starts, or None"
+        return check_number(alpha, "alpha", lambda x: 1 < x < 2, expected)
+    return check_number(alpha, "alpha", lambda x: 1 <= x < float("inf"), "at least 1 and finite")
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+def _topmost(model: nn.Module) -> list[Any]:
+    """Models of transformers that are not part of another."""
+    from transformers import PreTrainedModel
+
+    found: list[Any] = []
+    inside: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel) and id(module) not in inside:
+            found.append(module)
+            inside.update(id(part) for part in module.modules())
+    return found
+
+
+def _own_configs(model: nn.Module) -> list[tuple[Any, str | None]]:
+    """Copy all configs, since a second model may have been made from the same object."""
+    from transformers import PreTrainedConfig
+
+    memo: dict[int, Any] = {}
+    copies: dict[int, Any] = {}
+    for module in model.modules():
+        for key, value in vars(module).items():
+            if isinstance(value, PreTrainedConfig):
+                own = copy.deepcopy(value, memo)
+                vars(module)[key] = copies[id(own)] = own
+    for own in list(copies.values()):
+        for key in own.sub_configs:
+            part = getattr(own, key, None)
+            if part is not None:
+                copies[id(part)] = part
+    return [(own, own._attn_implementation) for own in copies.values()]
+
+
+def _hook_owners(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, Owner]:
+    """For each layer, the innermost model of transformers around it."""
+    from transformers import PreTrainedModel
+
+    found: dict[int, Owner] = {}
+    for module in model.modules():  # from the outside in, so that the innermost is what stays
+        if isinstance(module, PreTrainedModel):
+            mine = [layer for layer in layers.values() if any(m is layer for m in module.modules())]
+            owner = Owner()
+            found.update((id(layer), owner) for layer in mine)
+            if mine:
+                _check_implementation(module, type(module).__name__)
+                vars(module)[STATE] = owner
+                module.register_forward_pre_hook(interface.before_owner, with_kwargs=True)
+    return {name: found[id(layer)] for name, layer in layers.items()}
+
+
+def _hook_layer(
+    name: str, layer: nn.Module, owner: Owner, alpha: float | None, learn_alpha: bool
+) -> None:
+    _check_implementation(layer, name)
+    heads = heads_of(layer)
+    vars(layer)[STATE] = Layer(name, heads, 1.5 if alpha is None else alpha, owner)
+    if learn_alpha:
+        like = next(layer.parameters())
+        # small steps of alpha would be lost in half precision
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        layer.add_module(ALPHA, AdaptiveAlpha(heads, alpha, like.device, dtype))
+    layer.register_forward_pre_hook(interface.before_layer)
+    layer.register_forward_hook(interface.after_layer)
+
+
+def _check_implementation(module: Any, name: str) -> None:
+    found = module.config._attn_implementation
+    if found != NAME:
+        raise ValueError(
+            f"model: the layer {name!r} would keep its own attention: it did not take "
+            f'attn_implementation="{NAME}" and stays with "{found}"'
+        )
+
+
+def _unhook(hooks: dict[int, Any], with_kwargs: dict[int, bool]) -> None:
+    ours = (interface.before_owner, interface.before_layer, interface.after_layer)
+    for key in [key for key, hook in hooks.items() if hook in ours]:
+        del hooks[key]
+        with_kwargs.pop(key, None)

@@ -1,0 +1,219 @@
+"""What transformers calls: a function for attention and one for masks, under one name.
+
+A model asks the first for its context and the second for what may be seen. Both are needed: with
+no mask function under that name, transformers makes no masks at all and says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from parsimax.attention.choice import entmax_of_heads
+from parsimax.attention.functional import attend, attention
+from parsimax.attention.visibility import band_mask, intersect, read_band
+
+NAME = "parsimax"
+STATE = "_parsimax"  # the attribute of a layer with what follows
+ALPHA = "parsimax_alpha"  # and its submodule, if alpha is learned
+
+# Arguments of layers in families we do not know, each of which changes the result.
+_NOT_OURS = ("softcap", "s_aux", "head_mask", "cache", "block_table")
+
+
+@dataclass
+class Owner:
+    """A model that makes masks and collects what its layers return."""
+
+    wants_weights: bool = False
+
+
+@dataclass
+class Layer:
+    """What an attention layer is to do."""
+
+    name: str
+    heads: int
+    alpha: float  # where it starts, if it is learned
+    owner: Owner = field(default_factory=Owner)
+    called: bool = False
+
+
+def register() -> None:
+    """Make both functions known to transformers."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, attention_mask)
+
+
+def alpha_of(layer: nn.Module) -> float | Tensor:
+    """A number, or one for each head."""
+    learned = getattr(layer, ALPHA, None)
+    if learned is None:
+        fixed: float = getattr(layer, STATE).alpha
+        return fixed
+    values: Tensor = learned()
+    return values
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Context (B, Lq, H, E), and weights if the model was asked for them.
+
+    Keys and values come with their own number of heads. Without a mask, a causal layer sees what
+    stands before, nearer than its window, and one query sees all.
+    """
+    layer = getattr(module, STATE, None)
+    if layer is None:
+        raise RuntimeError(
+            f'{type(module).__name__} was asked for attn_implementation="{NAME}" and has no alpha; '
+            "call px.huggingface.enable(model), which sets both"
+        )
+    for name in _NOT_OURS:
+        if others.get(name) is not None:
+            raise ValueError(f"{layer.name}: {name} is not supported in sparse attention")
+    if not torch.compiler.is_compiling():
+        layer.called = True
+    queries = query.shape[-2]
+    causal, window = False, None
+    if attention_mask is not None:
+        attention_mask = _of_these_keys(attention_mask, key, layer.name)
+    elif queries > 1:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        if causal and key.shape[-2] > queries:  # places of a static cache that are still empty
+            key, value = key[..., :queries, :], value[..., :queries, :]
+        window = None if sliding_window is None else sliding_window - 1  # transformers counts self
+    if position_bias is not None:
+        attention_mask = _biased(position_bias[..., : key.shape[-2]], attention_mask)
+    grouped = query.shape[1] != key.shape[1]
+    alpha = alpha_of(module)
+    if layer.owner.wants_weights or others.get("output_attentions"):
+        shape = torch.Size((*query.shape[:-1], key.shape[-2]))
+        band = band_mask(read_band(shape, causal, "top-left", window), shape, query.device)
+        added = attention_mask is not None and attention_mask.is_floating_point()
+        made = attend(
+            query,
+            key,
+            value,
+            lambda scores, visible: entmax_of_heads(scores, alpha, visible),
+            intersect(None if added else attention_mask, band),
+            attention_mask if added else None,
+            dropout,
+            query.shape[-1] ** -0.5 if scaling is None else scaling,
+            grouped,
+        )
+        weights = None if made.weights is None else made.weights.to(query.dtype)
+        return made.context.transpose(1, 2).contiguous(), weights
+    context = attention(
+        query,
+        key,
+        value,
+        attention_mask,
+        dropout,
+        causal,
+        scaling,
+        grouped,
+        alpha=alpha,
+        window=window,
+    )
+    return context.transpose(1, 2).contiguous(), None
+
+
+def _of_these_keys(mask: Tensor, key: Tensor, name: str) -> Tensor:
+    if mask.ndim != 4:
+        raise ValueError(
+            f"{name}: attention_mask must have shape (B, 1 or heads, queries, keys) here, got "
+            f"{tuple(mask.shape)}"
+        )
+    return mask[..., : key.shape[-2]]
+
+
+def _biased(bias: Tensor, mask: Tensor | None) -> Tensor:
+    """What T5 adds to the scores for the distance of two words; -inf where nothing is seen."""
+    if mask is None:
+        return bias
+    return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask
+
+
+def attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """Bool (B, 1, Lq, Lk), True where a key may be seen, as transformers makes it for SDPA.
+
+    None stands for everything, or for what is causal and within the window of the layer, which
+    the layer then tells :func:`attention_forward`: no matrix is needed for those.
+    """
+    from transformers.masking_utils import sdpa_mask
+
+    if not args and _only_a_window(**kwargs):
+        return None
+    mask: Tensor | None = sdpa_mask(*args, **kwargs)
+    return mask
+
+
+def _only_a_window(
+    q_length: int | None = None,
+    kv_length: int | None = None,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    **_: Any,
+) -> bool:
+    """Whether a window is all that hides keys, and queries stand where the keys do."""
+    if local_size is None or q_length is None or not isinstance(q_offset, int):
+        return False
+    if q_length != kv_length or q_offset != 0 or kv_offset != 0:
+        return False
+    if not (allow_is_causal_skip or allow_is_bidirectional_skip):
+        return False
+    if attention_mask is None:
+        return True
+    # the values of a mask are not known while a graph is traced
+    return not torch.compiler.is_compiling() and bool(attention_mask.all())
+
+
+# --- hooks ----------------------------------------------------------------------------------------
+
+
+def before_owner(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    """Take note whether a model was asked for weights; not every layer is told."""
+    owner = getattr(module, STATE, None)
+    if owner is not None:
+        asked = kwargs.get("output_attentions")
+        wanted = getattr(module.config, "output_attentions", False) if asked is None else asked
+        owner.wants_weights = bool(wanted)
+
+
+def before_layer(module: nn.Module, args: Any) -> None:
+    """Nothing was called yet."""
+    layer = getattr(module, STATE, None)
+    if layer is not None and not torch.compiler.is_compiling():
+        layer.called = False
+
+
+def after_layer(module: nn.Module, args: Any, output: Any) -> None:
+    """Raise if a layer has run and computed its attention in another way."""
+    layer = getattr(module, STATE, None)
+    if layer is not None and not layer.called and not torch.compiler.is_compiling():
+        found = getattr(getattr(module, "config", None), "_attn_implementation", None)
+        raise RuntimeError(
+            f"the layer {layer.name!r} ran without sparse attention; its config says "
+            f'attn_implementation="{found}", expected "{NAME}": call px.huggingface.enable again '
+            "after other changes to the model, or px.huggingface.disable"
+        )

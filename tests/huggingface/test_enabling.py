@@ -1,0 +1,212 @@
+"""What is changed, what is refused, and that it can be undone."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from tests.huggingface.models import FAMILIES, SIZE, batch, make
+from torch import nn
+
+import parsimax as px
+
+hf = pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_undone(family: str) -> None:
+    model = make(family)
+    inputs, _ = batch(family)
+    hooks = _hooks(model)
+    with torch.no_grad():
+        own = model(**inputs).logits
+        keys, config = list(model.state_dict()), model.config.to_dict()
+        twin = copy.deepcopy(px.huggingface.enable(model, learn_alpha=True))
+        assert len(model.state_dict()) > len(keys)
+        for each in (model, twin):
+            assert px.huggingface.disable(each) is each
+            assert list(each.state_dict()) == keys
+            assert each.config.to_dict() == config
+            assert _hooks(each) == hooks
+            assert torch.equal(each(**inputs).logits, own)
+    assert px.huggingface.disable(model) is model  # a second time
+
+
+def _hooks(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+def test_a_second_model_of_the_same_config_is_left_alone() -> None:
+    config = hf.BertConfig(**SIZE)
+    one, two = hf.BertModel(config).eval(), hf.BertModel(config).eval()
+    ids = batch("bert")[0]["input_ids"]
+    own = one(ids).last_hidden_state
+    px.huggingface.enable(two, alpha=2.0)
+    assert torch.equal(one(ids).last_hidden_state, own)
+    assert config._attn_implementation == "sdpa"
+    assert not hasattr(config, "parsimax")
+
+
+def test_copies_and_pickles() -> None:
+    model = px.huggingface.enable(make("mistral"), alpha=None, learn_alpha=True)
+    inputs, _ = batch("mistral")
+    expected = model(**inputs).logits
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(other(**inputs).logits, expected)
+        with torch.no_grad():
+            other.model.layers[0].self_attn.parsimax_alpha.a += 3
+        assert not torch.equal(other(**inputs).logits, expected)
+    assert torch.equal(model(**inputs).logits, expected)
+
+
+def test_enabled_again_with_other_settings() -> None:
+    model = px.huggingface.enable(make("opt"), learn_alpha=True)
+    px.huggingface.enable(model, alpha=1.25)
+    assert not any("parsimax" in name for name, _ in model.named_parameters())
+    assert {tuple(v.tolist()) for v in px.huggingface.alphas(model).values()} == {(1.25,) * 4}
+    assert _hooks(model) == _hooks(px.huggingface.enable(make("opt")))
+    px.huggingface.disable(model)
+    assert model.config._attn_implementation == "sdpa"
+    with pytest.raises(ValueError, match=r"expected one that px\.huggingface\.enable"):
+        px.huggingface.alphas(model)
+
+
+def test_models_inside_others() -> None:
+    encoder = hf.BertModel(hf.BertConfig(**SIZE))
+    decoder = hf.BertLMHeadModel(hf.BertConfig(**SIZE, is_decoder=True, add_cross_attention=True))
+    model = hf.EncoderDecoderModel(encoder=encoder, decoder=decoder).eval()
+    ids = batch("bert")[0]["input_ids"]
+    own = model(input_ids=ids, decoder_input_ids=ids).logits
+    holder = nn.ModuleDict({"inner": model})
+    px.huggingface.enable(holder, alpha=1.0)
+    ours = model(input_ids=ids, decoder_input_ids=ids).logits
+    assert (ours - own).abs().max() < 2e-5
+    assert len(px.huggingface.alphas(holder)) == 6
+
+
+# --- what would be missed -------------------------------------------------------------------------
+
+
+class _Own(nn.Module):
+    def forward(self, hidden_states: Any, **kwargs: Any) -> Any:
+        return hidden_states, None
+
+
+def _replaced() -> Any:
+    model = make("llama")
+    model.model.layers[1].self_attn = _Own()
+    return model
+
+
+def _other_block() -> Any:
+    model = make("t5")
+    model.decoder.block[1] = _Own()
+    return model
+
+
+def _own_forward() -> Any:
+    model = make("bart")
+    model.model.decoder.layers[0].encoder_attn.forward = lambda *args, **kwargs: (None, None)
+    return model
+
+
+def _extended() -> Any:
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
+
+    class Mine(GPT2Attention):  # type: ignore[misc]
+        def forward(self, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+            return torch.softmax(hidden_states, -1), None
+
+    model = make("gpt2")
+    model.transformer.h[1].attn = Mine(model.config, layer_idx=1)
+    return model
+
+
+def _one_more() -> Any:
+    model = make("bert")
+    model.pool = nn.MultiheadAttention(16, 4)
+    return model
+
+
+def _unknown() -> Any:
+    return hf.BloomForCausalLM(hf.BloomConfig(vocab_size=9, hidden_size=8, n_layer=1, n_head=2))
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (_replaced, "model.layers.1.self_attn"),
+        (_other_block, "decoder.block.1"),
+        (_own_forward, "model.decoder.layers.0.encoder_attn"),
+        (_extended, "transformer.h.1.attn"),
+        (_one_more, "pool"),
+        (_unknown, "transformer.h.0.self_attention"),
+    ],
+)
+def test_a_layer_that_would_be_missed_is_named(build: Any, name: str) -> None:
+    model = build()
+    with pytest.raises(ValueError, match=f"layer '{name}' would keep its own attention"):
+        px.huggingface.enable(model, learn_alpha=True)
+    assert model.config._attn_implementation != "parsimax"
+    assert not any("parsimax" in key for key in model.state_dict())
+
+
+def test_a_layer_that_leaves_the_work_to_its_base() -> None:
+    from transformers.models.llama.modeling_llama import LlamaAttention
+
+    class Mine(LlamaAttention):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(*args, **kwargs)
+
+    model = make("llama")
+    model.model.layers[1].self_attn = Mine(model.config, layer_idx=1).eval()
+    px.huggingface.enable(model)
+    assert model(**batch("llama")[0]).logits.isfinite().all()
+
+
+def test_a_layer_that_goes_another_way_later() -> None:
+    model = px.huggingface.enable(make("roberta"))
+    inputs, _ = batch("roberta")
+    model(**inputs)
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(RuntimeError, match=r"roberta\.encoder\.layer\.0\.attention\.self.*sdpa"):
+        model(**inputs)
+
+
+def test_a_model_without_attention() -> None:
+    model = hf.MambaModel(hf.MambaConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1))
+    with pytest.raises(ValueError, match="found no attention layer to change in MambaModel"):
+        px.huggingface.enable(model)
+
+
+def test_a_name_without_alphas() -> None:
+    px.huggingface.enable(make("llama"))
+    model = make("llama")
+    model.set_attn_implementation("parsimax")
+    with pytest.raises(RuntimeError, match=r"call px\.huggingface\.enable"):
+        model(**batch("llama")[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"alpha": 0.5}, ValueError, "alpha must be at least 1"),
+        ({"alpha": float("inf")}, ValueError, "alpha must be at least 1 and finite"),
+        ({"alpha": "high"}, TypeError, "alpha must be a number"),
+        ({"alpha": None}, TypeError, "alpha must be a number"),
+        ({"alpha": 2.0, "learn_alpha": True}, ValueError, "strictly between 1 and 2"),
+        ({"learn_alpha": "yes"}, TypeError, "learn_alpha must be True or False"),
+    ],
+)
+def test_bad_settings(arguments: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        px.huggingface.enable(make("bert"), **arguments)
+
+
+@pytest.mark.parametrize("model", ["bert-base", nn.Linear(2, 2)])
+def test_no_model_of_transformers(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"model must be .* of transformers"):
+        px.huggingface.enable(model)
