@@ -49,7 +49,7 @@ _MODULES = frozenset({"analysis", "huggingface", "losses", "mappings", "nn", "st
 # What a type checker reads; tests check that it lists the same names as _EXPORTS.
 if TYPE_CHECKING:
     from parsimax import analysis, huggingface, losses, mappings, nn, structured
-    from parsimax.attention import attention
+    from parsimax.attention.front import attention
     from parsimax.losses import (
         entmax_loss,
         fenchel_young_loss,

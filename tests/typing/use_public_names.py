@@ -34,6 +34,9 @@ def losses(z: Tensor, target: Tensor) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    assert_type(px.attention.packed(q, k, v, torch.tensor([0, 1])), Tensor)
+    assert_type(px.attention.decode(q, k, v, is_causal=False), Tensor)
+    assert_type(px.attention.statistics(q, k).support, Tensor)
     return px.attention(q, k, v, alpha=1.5)
 
 

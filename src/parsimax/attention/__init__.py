@@ -3,15 +3,19 @@
 from .adaptive import AdaptiveAlpha
 from .additive import AdditiveAttention
 from .bilinear import BilinearAttention
+from .decoding import decode
 from .fertility import FertilityAttention, FertilityState
 from .functional import attention
 from .latent_tree import LatentTreeAttention
+from .measuring import AttentionStatistics, statistics
 from .multihead import MultiheadAttention
 from .structured import StructuredAttention
+from .varlen import packed
 
 __all__ = [
     "AdaptiveAlpha",
     "AdditiveAttention",
+    "AttentionStatistics",
     "BilinearAttention",
     "FertilityAttention",
     "FertilityState",
@@ -19,4 +23,7 @@ __all__ = [
     "MultiheadAttention",
     "StructuredAttention",
     "attention",
+    "decode",
+    "packed",
+    "statistics",
 ]

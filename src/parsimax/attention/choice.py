@@ -30,10 +30,13 @@ def check_one_choice(alpha: object, mapping: object) -> None:
 
 def entmax_of_heads(scores: Tensor, alpha: float | Tensor, visible: Tensor | None) -> Tensor:
     """Entmax where a 1-D alpha has one value for each head, dimension -3 of the scores."""
+    return entmax(scores, align_alpha(alpha, scores.shape), mask=visible)
+
+
+def align_alpha(alpha: float | Tensor, shape: torch.Size) -> float | Tensor:
+    """A number, or a tensor that broadcasts to the scores with size 1 along the keys."""
     if not isinstance(alpha, Tensor):
-        number = float(alpha) if isinstance(alpha, _Default) else alpha
-        return entmax(scores, number, mask=visible)
-    shape = scores.shape
+        return float(alpha) if isinstance(alpha, _Default) else alpha
     wanted = torch.Size((*shape[:-1], 1))
     heads = shape[-3] if len(shape) > 2 else 1
     one_a_head = alpha.ndim == 1 and alpha.shape[0] in (1, heads)
@@ -42,9 +45,7 @@ def entmax_of_heads(scores: Tensor, alpha: float | Tensor, visible: Tensor | Non
             f"a tensor alpha must have shape ({heads},), one value for each head, or broadcast to "
             f"(..., Lq, 1) = {tuple(wanted)}, got shape {tuple(alpha.shape)}"
         )
-    if one_a_head and len(shape) > 2:
-        alpha = alpha.reshape(-1, 1, 1)
-    return entmax(scores, alpha, mask=visible)
+    return alpha.reshape(-1, 1, 1) if one_a_head and len(shape) > 2 else alpha
 
 
 # --- what modules hold ---------------------------------------------------------------------------

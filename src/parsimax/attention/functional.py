@@ -4,7 +4,8 @@ r"""Scaled dot-product attention with any mapping in place of softmax (Vaswani e
 
 Pi acts on each row of the scores: alpha-entmax (Peters et al. 2019), with one alpha for each head
 as in Correia et al. (2019), or any other mapping. What follows is the plain path, which builds the
-whole matrix of weights; entmax on a GPU is done by kernels that do not.
+whole matrix of weights. Entmax on a GPU is done by kernels that do not, and where the matrix would
+be large, any mapping goes tile by tile (:mod:`.tiled`).
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from parsimax._core.records import AttentionOutput
 from parsimax.mappings import Mapping, parse, registry
 from parsimax.mappings.base import name_of
 
-from . import flash
+from . import flash, tiled
 from .choice import DEFAULT_ALPHA, check_one_choice, entmax_of_heads
+from .dropping import draw
 from .fused import few_keys, fused_attention, kernel_alpha
 from .inputs import check_dropout, check_dtypes, check_flag, check_scale, scores_shape
 from .precision import autocast_inputs, without_autocast
+from .products import matmul_heads
+from .rowwise import read_rows
 from .visibility import (
     Window,
     band_mask,
@@ -121,6 +125,13 @@ def attention(
         if k.shape[-2] >= _MANY_KEYS and flash.fits(*lower):
             seen = allowed if bias is None else bias
             return flash.flash_attention(*lower, seen, band, key_lengths, known, scale)
+    rows = read_rows(alpha, chosen, shape) if tiled.large(shape, q) else None
+    if rows is not None:
+        check_dtypes(*lower)
+        longest = tiled.known_lengths(key_lengths, shape)
+        dropping = draw(dropout_p)
+        problem = tiled.Problem(shape, band, scale, enable_gqa, rows[0], longest, dropping)
+        return tiled.tiled_attention(*lower, bias, (allowed, within), problem, rows[1])
     visible = intersect(allowed, within, band_mask(band, shape, q.device))
     weigh = _weigher(alpha, chosen)
     return attend(q, k, v, weigh, visible, bias, dropout_p, scale, enable_gqa).context
@@ -167,24 +178,11 @@ def attend(
     q, k, v = autocast_inputs(q, k, v)
     check_dtypes(q, k, v)
     with without_autocast(q.device):
-        scores = _matmul_heads(working(q) * scale, working(k).mT, enable_gqa)
+        scores = matmul_heads(working(q) * scale, working(k).mT, enable_gqa)
         if bias is not None:
             scores = scores + bias.to(scores.dtype)
         weights = weigh(scores, visible)
         if dropout_p > 0:
             weights = torch.dropout(weights, dropout_p, train=True)
-        context = _matmul_heads(weights, working(v), enable_gqa)
+        context = matmul_heads(weights, working(v), enable_gqa)
     return AttentionOutput(context.to(q.dtype), weights)
-
-
-def _matmul_heads(a: Tensor, b: Tensor, grouped: bool) -> Tensor:
-    """``a @ b``; if grouped, h // (heads of a / heads of b) is the head of b for head h of a.
-
-    The heads of a group are laid one after the other along the length, so nothing is repeated.
-    """
-    if not grouped or a.shape[-3] == b.shape[-3]:
-        return a @ b
-    heads, length = b.shape[-3], a.shape[-2]
-    group = a.shape[-3] // heads
-    product = a.reshape(*a.shape[:-3], heads, group * length, a.shape[-1]) @ b
-    return product.reshape(*product.shape[:-3], heads * group, length, product.shape[-1])

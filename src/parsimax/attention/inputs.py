@@ -34,11 +34,16 @@ def scores_shape(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> torch.Siz
     return torch.Size((*lead, q.shape[-2], k.shape[-2]))
 
 
-def _check_input(name: str, x: object) -> None:
+def check_tensor(name: str, x: object) -> None:
+    """A floating-point tensor."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
     if not x.is_floating_point():
         raise TypeError(f"{name} must have a floating-point dtype, got {x.dtype}")
+
+
+def _check_input(name: str, x: Tensor) -> None:
+    check_tensor(name, x)
     if x.ndim < 2:
         raise ValueError(
             f"{name} must have at least two dimensions (length, size), got shape {tuple(x.shape)}"

@@ -1,0 +1,308 @@
+"""Attention of one new query, or of a few, to a cache of keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from parsimax._core.validation import check_values, values_readable, without_values
+from parsimax.mappings import Mapping, parse
+
+from .choice import DEFAULT_ALPHA, check_one_choice
+from .functional import attention
+from .inputs import check_flag, check_tensor
+from .visibility import Window, read_window, split_mask
+
+
+def decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor | None = None,
+    block_table: Tensor | None = None,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = True,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    alpha: float | Tensor = DEFAULT_ALPHA,
+    mapping: Mapping | str | None = None,
+    window: Window = None,
+) -> Tensor:
+    """``px.attention`` of the newest queries of each item to all that its cache holds.
+
+    The keys and values of these queries are in the cache already: the last query stands at the
+    last key, ``lengths - 1``, the others right before it. For each item this is ``px.attention``
+    of its keys, cut at its length, with ``causal_align="bottom-right"``.
+
+    Args:
+        q: Queries (B, Hq, Lq, E), one or a few.
+        k_cache: Keys (B, H, capacity, E); with ``block_table`` pages of them, (pages, H, page
+            size, E).
+        v_cache: Values (B, H, capacity, Ev), or pages of them.
+        lengths: Integers (B,): how many keys each item has, from 0 to the capacity, which for
+            pages is their size times the columns of the table. ``None`` is all.
+        block_table: Integers (B, most pages of an item): the pages of each item in order. Places
+            beyond an item's length are not looked at and may have any value.
+        attn_mask: As in ``px.attention``; broadcasts to (B, Hq, Lq, capacity).
+        is_causal: A query sees the keys up to its own position.
+        scale: What the products are multiplied with; ``None`` is 1 / sqrt(E).
+        enable_gqa: Query heads share keys and values in groups.
+        alpha: Which entmax: a number, a tensor (Hq,), or one that broadcasts to (B, Hq, Lq, 1).
+        mapping: Any mapping, or its text, instead of alpha.
+        window: How far a query sees to the left and to the right of its position.
+
+    Returns:
+        (B, Hq, Lq, Ev), in the dtype of q.
+
+    >>> import torch, parsimax as px
+    >>> q, k, v = torch.randn(2, 4, 1, 8), torch.randn(2, 4, 16, 8), torch.randn(2, 4, 16, 8)
+    >>> px.attention.decode(q, k, v, torch.tensor([16, 5])).shape
+    torch.Size([2, 4, 1, 8])
+    >>> pages = torch.randn(6, 4, 4, 8)  # six pages of four keys
+    >>> table = torch.tensor([[5, 0, 2, 1], [3, 4, -1, -1]])
+    >>> px.attention.decode(q, pages, pages, torch.tensor([16, 5]), table).shape
+    torch.Size([2, 4, 1, 8])
+    """
+    is_causal = check_flag(is_causal, "is_causal")
+    check_one_choice(alpha, mapping)
+    _check_shapes(q, k_cache, v_cache, block_table)
+    pages = 1 if block_table is None else block_table.shape[1]
+    capacity = k_cache.shape[2] * pages
+    split_mask(attn_mask, torch.Size((*q.shape[:3], capacity)))
+    check_lengths(lengths, q.shape[0], capacity)
+    check_table(block_table, lengths, k_cache)
+    request = Request(q, lengths, block_table, attn_mask, is_causal, window)
+    options = Options(scale, enable_gqa, alpha, mapping)
+    if _readable(lengths):
+        return _item_by_item(request, k_cache, v_cache, options)
+    return _masked(request, k_cache, v_cache, options)
+
+
+class Request(NamedTuple):
+    """What is asked of the caches."""
+
+    q: Tensor
+    lengths: Tensor | None
+    block_table: Tensor | None
+    attn_mask: Tensor | None
+    is_causal: bool
+    window: Window
+
+
+class Options(NamedTuple):
+    """What ``px.attention`` reads."""
+
+    scale: float | None
+    enable_gqa: bool
+    alpha: float | Tensor
+    mapping: Mapping | str | None
+
+
+def _readable(lengths: Tensor | None) -> bool:
+    """Whether looking at the lengths is possible and costs nothing."""
+    if lengths is None:
+        return True
+    return lengths.device.type == "cpu" and values_readable() and not without_values(lengths)
+
+
+# --- items cut at their lengths: nothing beyond is read -------------------------------------------
+
+
+def _item_by_item(request: Request, k_cache: Tensor, v_cache: Tensor, options: Options) -> Tensor:
+    items = request.q.shape[0]
+    lengths = None if request.lengths is None else request.lengths.tolist()
+    if lengths is None or len(set(lengths)) <= 1:
+        return _cut(request, k_cache, v_cache, options, lengths[0] if lengths else None)
+    mapping = None if options.mapping is None else parse(options.mapping)
+    parts = []
+    for i in range(items):
+        table = request.block_table
+        one = request._replace(
+            q=request.q[i : i + 1],
+            block_table=None if table is None else table[i : i + 1],
+            attn_mask=_of_item(request.attn_mask, i),
+        )
+        caches = k_cache, v_cache
+        if table is None:
+            caches = k_cache[i : i + 1], v_cache[i : i + 1]
+        alpha = options.alpha
+        chosen = options._replace(
+            alpha=_of_item(alpha, i) if isinstance(alpha, Tensor) else alpha,
+            mapping=None if mapping is None else _mapping_of_item(mapping, i),
+        )
+        parts.append(_cut(one, *caches, chosen, lengths[i]))
+    return torch.cat(parts)
+
+
+def _of_item(x: Any, i: int) -> Any:
+    """Of what broadcasts to (B, Hq, Lq, Lk)."""
+    return x[i : i + 1] if x is not None and x.ndim == 4 and x.shape[0] > 1 else x
+
+
+def _mapping_of_item(mapping: Mapping, i: int) -> Mapping:
+    held = {f.name: getattr(mapping, f.name) for f in fields(mapping)}
+    cut = {name: _of_item(x, i) for name, x in held.items() if isinstance(x, Tensor)}
+    return replace(mapping, **cut) if cut else mapping
+
+
+def _cut(
+    request: Request, k_cache: Tensor, v_cache: Tensor, options: Options, length: int | None
+) -> Tensor:
+    """Items that all have this length."""
+    table, mask = request.block_table, request.attn_mask
+    if table is not None:
+        size = k_cache.shape[2]
+        table = table if length is None else table[:, : -(-length // size)]
+        k_cache, v_cache = _joined(k_cache, table), _joined(v_cache, table)
+    if length is not None:
+        k_cache, v_cache = k_cache[:, :, :length], v_cache[:, :, :length]
+        mask = mask[..., :length] if mask is not None and mask.ndim and mask.shape[-1] > 1 else mask
+    return attention(
+        request.q,
+        k_cache,
+        v_cache,
+        mask,
+        0.0,
+        request.is_causal,
+        options.scale,
+        options.enable_gqa,
+        alpha=options.alpha,
+        mapping=options.mapping,
+        causal_align="bottom-right",
+        window=request.window,
+    )
+
+
+def _joined(cache: Tensor, table: Tensor) -> Tensor:
+    """(B, heads, pages * size, E): the pages of each item one after the other."""
+    items, pages = table.shape
+    _, heads, size, width = cache.shape
+    return cache[table].transpose(1, 2).reshape(items, heads, pages * size, width)
+
+
+# --- all items at once, where nobody may look at the lengths --------------------------------------
+
+
+def _masked(request: Request, k_cache: Tensor, v_cache: Tensor, options: Options) -> Tensor:
+    """The whole caches, with what is beyond the lengths hidden; lengths that cannot be give NaN."""
+    q, lengths, table, mask, is_causal, window = request
+    assert lengths is not None
+    size, pages = k_cache.shape[2], k_cache.shape[0]
+    keys = size * (1 if table is None else table.shape[1])
+    good = (lengths >= 0) & (lengths <= keys)
+    if table is not None:
+        needed = _needed(table, lengths, size)
+        good = good & ((needed >= 0) & (needed < pages)).all(1)
+        needed = needed.clamp(0, max(0, pages - 1))
+        k_cache, v_cache = _joined(k_cache, needed), _joined(v_cache, needed)
+    lengths = torch.where(good, lengths, keys)  # so that the NaN of an item is seen
+    # what was never written may be NaN, which a weight of 0 does not remove
+    inside = torch.arange(keys, device=q.device).view(1, 1, -1, 1) < lengths.view(-1, 1, 1, 1)
+    k, v = (torch.where(inside, x, 0.0) for x in (k_cache, v_cache))
+    seen = _seen(lengths, q.shape[2], keys, is_causal, window)
+    if mask is None:
+        mask = seen
+    elif mask.dtype == torch.bool:
+        mask = mask & seen
+    else:
+        mask = torch.where(seen, mask, -torch.inf)
+    q = q * torch.where(good, 1.0, torch.nan).to(q.dtype).view(-1, 1, 1, 1)
+    return attention(
+        q,
+        k,
+        v,
+        mask,
+        scale=options.scale,
+        enable_gqa=options.enable_gqa,
+        alpha=options.alpha,
+        mapping=options.mapping,
+    )
+
+
+def _seen(lengths: Tensor, queries: int, keys: int, is_causal: bool, window: Window) -> Tensor:
+    """(B, 1, Lq, Lk), True where a key of an item may be seen."""
+    left, right = read_window(window)
+    ends = lengths.view(-1, 1, 1, 1)
+    key = torch.arange(keys, device=lengths.device)
+    place = torch.arange(queries, device=lengths.device).unsqueeze(1) + ends - queries
+    seen = key < ends
+    if is_causal:
+        right = 0
+    if right is not None:
+        seen = seen & (key - place <= right)
+    return seen if left is None else seen & (key - place >= -left)
+
+
+def _needed(table: Tensor, lengths: Tensor, size: int) -> Tensor:
+    """The table, with page 0 wherever an item has no keys."""
+    first = torch.arange(table.shape[1], device=table.device) * size
+    return torch.where(first < lengths.unsqueeze(1), table, 0)
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_shapes(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: object) -> None:
+    caches = (("k_cache", k_cache), ("v_cache", v_cache))
+    for name, x in (("q", q), *caches):
+        check_tensor(name, x)
+        if x.ndim != 4:
+            raise ValueError(
+                f"{name} must have four dimensions (B, heads, length, size), got shape "
+                f"{tuple(x.shape)}"
+            )
+    if k_cache.shape[:3] != v_cache.shape[:3]:
+        raise ValueError(
+            "k_cache and v_cache must have the same batch, heads and length, got shapes "
+            f"{tuple(k_cache.shape)} and {tuple(v_cache.shape)}"
+        )
+    if block_table is None:
+        if k_cache.shape[0] != q.shape[0]:
+            raise ValueError(
+                f"q and k_cache must have the same batch, got {q.shape[0]} in q {tuple(q.shape)} "
+                f"and {k_cache.shape[0]} in k_cache {tuple(k_cache.shape)}; a cache of pages needs "
+                "block_table"
+            )
+        return
+    _check_integers(block_table, "block_table")
+    if block_table.ndim != 2 or block_table.shape[0] != q.shape[0]:  # type: ignore[attr-defined]
+        raise ValueError(
+            f"block_table must have shape ({q.shape[0]}, most pages of an item), got "
+            f"{tuple(block_table.shape)}"  # type: ignore[attr-defined]
+        )
+
+
+def _check_integers(x: object, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor of integers or None, got {type(x).__name__}")
+    if x.dtype == torch.bool or x.is_floating_point() or x.is_complex():
+        raise TypeError(f"{name} must have an integer dtype, got {x.dtype}")
+
+
+def check_lengths(lengths: Tensor | None, items: int, capacity: int) -> None:
+    """Integers, one for each item, from 0 to the capacity."""
+    if lengths is None:
+        return
+    _check_integers(lengths, "lengths")
+    if lengths.ndim != 1 or lengths.shape[0] != items:
+        raise ValueError(
+            f"lengths must have one length for each of the {items} items, got shape "
+            f"{tuple(lengths.shape)}"
+        )
+    if values_readable():
+        expected = f"from 0 to {capacity}, the keys that the cache has room for"
+        check_values(lengths, "lengths", lambda n: (n >= 0) & (n <= capacity), expected)
+
+
+def check_table(block_table: Tensor | None, lengths: Tensor | None, cache: Tensor) -> None:
+    """Every page that an item needs exists."""
+    if block_table is None or not values_readable():
+        return
+    pages, _, size, _ = cache.shape
+    table = block_table if lengths is None else _needed(block_table, lengths, size)
+    expected = f"from 0 to {pages - 1}, a page of the cache"
+    check_values(table, "block_table", lambda n: (n >= 0) & (n < pages), expected)

@@ -1,0 +1,210 @@
+"""What an analyst asks of attention without its weights: thresholds, supports, live blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from parsimax._core.dtypes import exact_dtype, working
+from parsimax.mappings import Mapping, parse
+from parsimax.mappings.base import name_of
+
+from .choice import DEFAULT_ALPHA, check_one_choice
+from .inputs import check_dtypes, check_flag, check_scale, check_size, scores_shape
+from .precision import autocast_inputs, without_autocast
+from .rowwise import read_rows
+from .thresholds import THRESHOLDS
+from .tiled import Problem, known_lengths, tile_scores
+from .tiles import Tile
+from .visibility import Window, check_lengths, read_band, split_mask, within_lengths
+
+
+@dataclass(frozen=True)
+class AttentionStatistics:
+    """One number for each query of each head, or for each block of queries.
+
+    Args:
+        tau: (..., Hq, Lq): for entmax the paper's, with weights
+            ``((alpha - 1) * score - tau).clamp(min=0) ** (1 / (alpha - 1))``; for sparsegen,
+            normmax and budget that of their own formulas. ``None`` for mappings without one; inf
+            for a query that sees nothing.
+        threshold: (..., Hq, Lq): a key has weight exactly if its score, scaled and with everything
+            added, is above it. -inf for softmax; otherwise as tau.
+        support: (..., Hq, Lq), how many keys have weight.
+        visible: (..., Hq, Lq), how many keys the query may see.
+        live_blocks: (..., Hq, blocks of queries), in how many blocks of keys any query of the
+            block has a key of its support.
+        visible_blocks: The same, of keys that may be seen.
+        block_size: Queries and keys of a block.
+    """
+
+    tau: Tensor | None
+    threshold: Tensor | None
+    support: Tensor
+    visible: Tensor
+    live_blocks: Tensor
+    visible_blocks: Tensor
+    block_size: int
+
+    @property
+    def live_fraction(self) -> Tensor:
+        """(..., Hq): of the blocks with anything visible, those with any weight."""
+        return self.live_blocks.sum(-1) / self.visible_blocks.sum(-1).clamp(min=1)
+
+    @property
+    def density(self) -> Tensor:
+        """(..., Hq, Lq): of the keys that may be seen, those with weight."""
+        return self.support / self.visible.clamp(min=1)
+
+
+@torch.no_grad()
+def statistics(
+    q: Tensor,
+    k: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    alpha: float | Tensor = DEFAULT_ALPHA,
+    mapping: Mapping | str | None = None,
+    causal_align: str = "top-left",
+    window: Window = None,
+    key_lengths: Tensor | None = None,
+    block_size: int = 64,
+) -> AttentionStatistics:
+    """How sparse the weights of ``px.attention`` are with the same arguments.
+
+    The weights never exist all at once, so this can be asked of long sequences. There are no
+    gradients.
+
+    Args:
+        q: Queries (..., Hq, Lq, E).
+        k: Keys (..., H, Lk, E).
+        attn_mask: As in ``px.attention``, like all that follow.
+        is_causal: Query i sees the keys up to its own position.
+        scale: What the products are multiplied with; ``None`` is 1 / sqrt(E).
+        enable_gqa: Query heads share keys in groups.
+        alpha: Which entmax.
+        mapping: Any mapping, or its text, instead of alpha.
+        causal_align: Where queries stand if Lq and Lk differ.
+        window: How far a query sees to the left and to the right of its position.
+        key_lengths: Only keys before this one exist.
+        block_size: Queries and keys of the blocks that are counted.
+
+    >>> import torch, parsimax as px
+    >>> q = torch.eye(4).repeat(32, 1) * 20  # 128 queries, each likes every fourth key
+    >>> found = px.attention.statistics(q, q, is_causal=True)
+    >>> found.support[[0, 3, 4, 127]]
+    tensor([ 1,  1,  2, 32])
+    >>> found.live_fraction
+    tensor(1.)
+    >>> px.attention.statistics(q, q, is_causal=True, block_size=1).live_fraction
+    tensor(0.2558)
+    """
+    is_causal = check_flag(is_causal, "is_causal")
+    enable_gqa = check_flag(enable_gqa, "enable_gqa")
+    block_size = check_size(block_size, "block_size")
+    check_one_choice(alpha, mapping)
+    shape = scores_shape(q, k, k, enable_gqa)
+    allowed, bias = split_mask(attn_mask, shape)
+    scale = check_scale(scale, q.shape[-1])
+    chosen = None if mapping is None else parse(mapping)
+    band = read_band(shape, is_causal, causal_align, window)
+    within = None
+    if key_lengths is not None:
+        within, factor = within_lengths(check_lengths(key_lengths, shape), shape)
+        q = q * factor.to(q.dtype)
+    q, k, _ = autocast_inputs(q, k, k)
+    check_dtypes(q, k, k)
+    known = read_rows(alpha, chosen, shape)
+    if known is None:
+        raise ValueError(
+            "mapping must be a registered one whose tensors broadcast to the scores "
+            f"{tuple(shape)}, got {mapping!r}"
+        )
+    rows, tensors = known
+    problem = Problem(shape, band, scale, enable_gqa, rows, known_lengths(key_lengths, shape))
+    name = name_of(type(rows.mapping))
+    found = _Found(shape, block_size, q, name in THRESHOLDS)
+    with without_autocast(q.device):
+        wide = working(k)
+        for tile in problem.tiles(k, k, block_size):
+            scores = tile_scores(q, wide, bias, (allowed, within), tile, problem)
+            cut = [tile.cut(x) for x in tensors]
+            weights, _ = rows.solve(scores, cut)
+            found.count(tile, scores, weights)
+            if name in THRESHOLDS:
+                number = cut[0] if cut else rows.mapping.parameter
+                found.measure(tile, scores, weights, name, number)
+    return found.result()
+
+
+class _Found:
+    """Statistics that are being filled in, tile by tile; what no tile covers is not visible."""
+
+    def __init__(self, shape: torch.Size, block: int, q: Tensor, thresholds: bool) -> None:
+        device, lines = q.device, shape[:-1]
+        blocks = (*lines[:-1], -(-lines[-1] // block))
+        dtype = working(q).dtype
+        self.block = block
+        self.tau, self.threshold = (
+            torch.full(lines, torch.inf, dtype=dtype, device=device) if thresholds else None
+            for _ in range(2)
+        )
+        self.support, self.visible = (
+            torch.zeros(lines, dtype=torch.int64, device=device) for _ in range(2)
+        )
+        self.live_blocks, self.visible_blocks = (
+            torch.zeros(blocks, dtype=torch.int64, device=device) for _ in range(2)
+        )
+
+    def count(self, tile: Tile, scores: Tensor, weights: Tensor) -> None:
+        lines = (*tile.lead, tile.rows)
+        start = tile.rows.start // self.block
+        pairs = (
+            (scores != -torch.inf, self.visible, self.visible_blocks),
+            (weights > 0, self.support, self.live_blocks),
+        )
+        for there, keys, blocks in pairs:
+            keys[lines] = there.sum(-1)
+            touched = _any_of_blocks(there, self.block).sum(-1)
+            blocks[(*tile.lead, slice(start, start + touched.shape[-1]))] = touched
+
+    def measure(
+        self, tile: Tile, scores: Tensor, weights: Tensor, name: str, parameter: float | Tensor
+    ) -> None:
+        if self.tau is None or self.threshold is None:
+            return
+        wide = exact_dtype(scores)
+        number = parameter
+        if isinstance(parameter, Tensor) and parameter.ndim:
+            number = parameter.reshape((1,) * (scores.ndim - parameter.ndim) + parameter.shape)
+        tau, threshold = THRESHOLDS[name](scores.to(wide), weights.to(wide), number)
+        blind = (scores == -torch.inf).all(-1)
+        lines = (*tile.lead, tile.rows)
+        self.tau[lines] = torch.where(blind, torch.inf, tau).to(self.tau.dtype)
+        self.threshold[lines] = torch.where(blind, torch.inf, threshold).to(self.tau.dtype)
+
+    def result(self) -> AttentionStatistics:
+        return AttentionStatistics(
+            self.tau,
+            self.threshold,
+            self.support,
+            self.visible,
+            self.live_blocks,
+            self.visible_blocks,
+            self.block,
+        )
+
+
+def _any_of_blocks(there: Tensor, block: int) -> Tensor:
+    """(..., blocks of rows, blocks of columns), True where any entry of the block is."""
+    rows, columns = there.shape[-2:]
+    full = pad(there, (0, -columns % block, 0, -rows % block))
+    lead = full.shape[:-2]
+    parts = full.view(*lead, full.shape[-2] // block, block, full.shape[-1] // block, block)
+    return parts.any(-1).any(-2)
