@@ -230,6 +230,48 @@ def test_bounds_that_sum_to_one_are_the_solution(backend):
 
 
 @every_backend
+@every_mapping
+def test_one_gradient_where_nothing_is_free(mapping, backend):
+    """Every entry at its bound is a kink: what makes up for a change is the same everywhere."""
+    n, weights = 4, torch.tensor([[1.0, -2.0, 0.5, 3.0, 7.0]], dtype=torch.float64)
+    mask = torch.tensor([[True] * n + [False]])
+    z = torch.tensor([[1.0, 0.0, 2.0, -1.0, 0.0]], dtype=torch.float64)
+    full, open_ = torch.full_like(z, 1 / n), torch.ones_like(z)
+    mixed = torch.tensor([[0.2, 0.4, 0.3, 0.1, 0.0]], dtype=torch.float64)
+    cases = [(z, full)]
+    if mapping is px.constrained_sparsemax:
+        # all at lower bounds; two at either; one at an upper bound, and lower ones
+        cases += [(z, open_, mixed), (z, torch.tensor([[0.2, 0.6, 0.3, 0.9, 1.0]]).double(), mixed)]
+        cases += [(z, open_, torch.tensor([[0.5, 0.5, 0.0, 0.0, 0.0]]).double())]
+
+    def f(*given):
+        return (mapping(*given, mask=mask, backend=backend) * weights).sum()
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    for case in cases:
+        given = [x.clone().requires_grad_() for x in case]
+        expected = torch.autograd.grad(f(*given), given)
+        moving = sum(x for x in expected[1:])
+        assert moving[0, :n].abs().max() > 0.1, "nothing moves, and the test shows nothing"
+        places = tuple(range(len(case)))
+        again = torch.autograd.grad(f(*given), given, create_graph=True)
+        for found in (
+            torch.func.grad(f, places)(*case),
+            jacfwd(f, places)(*case),
+            torch.autograd.grad(compiled(*given), given),
+            again,
+        ):
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other)
+        # the sum never moves
+        for jacobian in jacfwd(lambda *x: mapping(*x, mask=mask).sum(), places)(*case):
+            assert jacobian.abs().max() < 1e-12
+    centred = weights - weights[:, :n].mean()
+    (found,) = torch.autograd.grad(f(z, full.requires_grad_()), full)
+    torch.testing.assert_close(found, centred.masked_fill(~mask, 0.0))
+
+
+@every_backend
 def test_a_lower_bound_below_zero_binds_nothing(backend):
     lower = torch.tensor([-1.0, -torch.inf, 0.1, -0.01], dtype=torch.float64, requires_grad=True)
     z = torch.tensor([1.0, -3.0, -4.0, 0.5], dtype=torch.float64)

@@ -7,7 +7,8 @@ entries at a bound b and F the free ones,
 .. math:: dp_B = db_B, \qquad
     dp_i = w_i \Bigl(dz_i - \frac{\sum_F w_j dz_j + \sum_B db_j}{\sum_F w_j}\Bigr), \ i \in F
 
-so the output and the bounds are all that a gradient needs.
+so the output and the bounds are all that a gradient needs. Where nothing is free, see
+:func:`makes_up`.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def _plain_backward(
     above, below = active(p, bounds)
     free = ~(above | below)
     w = torch.where(free, boxmap.weight(p), 0.0)
-    mean = _mean(g, w, above)
+    mean = _mean(g, w, makes_up(p, above, below))
     gz = torch.where(p.isnan(), torch.nan, torch.where(free, w * (g - mean), 0.0))
     return (
         gz,
@@ -160,15 +161,20 @@ def _plain_backward(
 
 
 def _mean(g: Tensor, w: Tensor, otherwise: Tensor) -> Tensor:
-    """Of ``g`` with weights w.
-
-    Where nothing is free there is a kink, and any change of the bounds must be made up for by
-    other bounds: the mean over those keeps the sum.
-    """
+    """Of ``g`` with weights w, or over ``otherwise`` where these are all 0."""
     total = w.sum(-1, keepdim=True)
     w = torch.where(total > 0, w, otherwise.to(w.dtype))
     total = w.sum(-1, keepdim=True)
     return (w * g).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
+
+
+def makes_up(p: Tensor, above: Tensor, below: Tensor) -> Tensor:
+    """Entries that make up, all alike, for a change of the bounds where none is free.
+
+    There is a kink there, and the sum is kept all the same: by those at their upper bounds, and by
+    those at positive lower ones where there are none.
+    """
+    return torch.where(above.any(-1, keepdim=True), above, below & (p > 0))
 
 
 # --- torch.compile, torch.export, torch.func, forward mode ----------------------------------------
@@ -185,6 +191,10 @@ def _expanded(boxmap: BoxMap, z: Tensor, bounds: Bounds, backend: str) -> Tensor
     if bounds.lower is not None and fixed.lower is not None:
         bound = bound + torch.where(below, bounds.lower - fixed.lower, 0.0)
     free = ~(above | below)
+    alike = makes_up(p, above, below).to(p.dtype)
+    alike = alike / alike.sum(-1, keepdim=True).clamp(min=1)
+    alike = torch.where(free.any(-1, keepdim=True), 0.0, alike)
+    bound = bound - alike * bound.sum(-1, keepdim=True)
     moved = boxmap.moved(p, torch.where(free, step, 0.0), bound, free)
     return p + (moved - moved.detach())
 
