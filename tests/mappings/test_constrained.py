@@ -231,6 +231,38 @@ def test_bounds_that_sum_to_one_are_the_solution(backend):
 
 @every_backend
 @every_mapping
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_bounds_are_as_exact_as_their_dtype(mapping, backend, dtype):
+    """1 / n is no number of any of these: its sum may be a rounding below 1, and still is 1."""
+    for n in (3, 5, 7, 11, 49, 1000):
+        upper = torch.full((2, n), 1 / n).to(dtype)
+        for scores in (dtype, torch.float64):
+            z = torch.randn(2, n).to(scores)
+            p = mapping(z, upper, backend=backend)
+            assert p.dtype == scores
+            assert (p <= upper).all()
+            room = max(torch.finfo(dtype).eps, 1e-6)
+            assert (p.sum(-1, dtype=torch.float64) - 1).abs().max() <= room
+            inside = vmap(lambda x, u: mapping(x, u, backend=backend))(z, upper)
+            assert torch.equal(inside, p)
+    for short in (torch.full((7,), 0.14), torch.full((7,), 1 / 7) * (1 - 0.01)):
+        with pytest.raises(ValueError, match=r"upper must sum to at least 1"):
+            mapping(torch.randn(7), short.to(dtype), backend=backend)
+
+
+@every_backend
+def test_lower_bounds_are_as_exact_as_their_dtype(backend):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        for n in (3, 5, 7, 11, 49):
+            lower = torch.full((n,), 1 / n).to(dtype)
+            upper = torch.ones(n, dtype=dtype)
+            p = px.constrained_sparsemax(torch.randn(n).double(), upper, lower, backend=backend)
+            assert (p >= lower).all()
+            assert abs(p.sum() - 1) <= max(torch.finfo(dtype).eps, 1e-6)
+
+
+@every_backend
+@every_mapping
 def test_one_gradient_where_nothing_is_free(mapping, backend):
     """Every entry at its bound is a kink: what makes up for a change is the same everywhere."""
     n, weights = 4, torch.tensor([[1.0, -2.0, 0.5, 3.0, 7.0]], dtype=torch.float64)

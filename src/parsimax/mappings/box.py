@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from parsimax._core.dtypes import exact
+from parsimax._core.dtypes import HALF, exact
 from parsimax._core.validation import transform_or_forward_mode, without_values
 
 from .rowmap import kernels_allowed, kernels_for
@@ -51,15 +51,25 @@ def register_boxmap(boxmap: BoxMap) -> BoxMap:
 
 
 class Bounds(NamedTuple):
-    """Upper and lower bounds in the shape of the scores; no lower ones means 0."""
+    """Upper and lower bounds in the shape and dtype of the scores; no lower ones means 0.
+
+    Sums may miss one by ``room``: the bounds may have been rounded before they came here.
+    """
 
     upper: Tensor
     lower: Tensor | None
+    room: float
 
 
-def slack(dtype: torch.dtype) -> float:
-    """How far bounds may miss a sum of one by: what the contract grants any output."""
-    return 1e-12 if dtype == torch.float64 else 1e-6
+def slack(*dtypes: torch.dtype) -> float:
+    """How far bounds given in these dtypes may miss a sum of one by, the coarsest deciding.
+
+    What the contract grants any output; in half precision what rounding takes from 1 / n.
+    """
+    return max(_SLACK.get(dtype, 1e-6) for dtype in dtypes)
+
+
+_SLACK = {torch.float64: 1e-12} | {half: float(torch.finfo(half).eps) for half in HALF}
 
 
 def active(p: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
@@ -82,9 +92,8 @@ def reference(boxmap: BoxMap, z: Tensor, bounds: Bounds) -> Tensor:
         lower = torch.where(allowed, exact(bounds.lower), 0.0)
     top = y.amax(-1, keepdim=True)
     finite = top.isfinite()
-    room = slack(z.dtype)
-    good = finite & (upper.sum(-1, keepdim=True) >= 1 - room)
-    good = good & (lower.sum(-1, keepdim=True) <= 1 + room)
+    good = finite & (upper.sum(-1, keepdim=True) >= 1 - bounds.room)
+    good = good & (lower.sum(-1, keepdim=True) <= 1 + bounds.room)
     good = good & ((lower >= 0) & (lower <= upper)).all(-1, keepdim=True)
     # a row without a solution is solved like another, and forgotten
     upper, lower = torch.where(good, upper, 1.0), torch.where(good, lower, 0.0)
@@ -100,7 +109,7 @@ def solve_box(z: Tensor, bounds: Bounds, name: str, backend: str) -> Tensor:
         return torch.empty_like(z, memory_format=torch.contiguous_format)
     if kernels is None:
         return reference(_BOXMAPS[name], z, bounds)
-    p: Tensor = kernels.box_forward(name, z, bounds.upper, bounds.lower)
+    p: Tensor = kernels.box_forward(name, z, *bounds)
     return p
 
 
@@ -111,7 +120,7 @@ def apply_box(boxmap: BoxMap, z: Tensor, bounds: Bounds, backend: str) -> Tensor
     """Probabilities along the last dimension, differentiable in scores and bounds."""
     if torch.compiler.is_compiling() or transform_or_forward_mode():
         return _expanded(boxmap, z, bounds, backend)
-    tensors = [x for x in (z, *bounds) if x is not None]
+    tensors = [x for x in (z, bounds.upper, bounds.lower) if x is not None]
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
         return solve_box(z, bounds, boxmap.name, backend)
     result: Tensor = _BoxFunction.apply(z, *bounds, boxmap.name, backend)  # type: ignore[no-untyped-call]
@@ -123,17 +132,23 @@ class _BoxFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, upper: Tensor, lower: Tensor | None, name: str, backend: str
+        ctx: Any,
+        z: Tensor,
+        upper: Tensor,
+        lower: Tensor | None,
+        room: float,
+        name: str,
+        backend: str,
     ) -> Tensor:
-        p = solve_box(z, Bounds(upper, lower), name, backend)
+        p = solve_box(z, Bounds(upper, lower, room), name, backend)
         ctx.save_for_backward(p, upper, lower)
-        ctx.name, ctx.backend = name, backend
+        ctx.room, ctx.name, ctx.backend = room, name, backend
         return p
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         p, upper, lower = ctx.saved_tensors
-        bounds, g = Bounds(upper, lower), grads[0]
+        bounds, g = Bounds(upper, lower, ctx.room), grads[0]
         kernels = kernels_for(ctx.name, ctx.backend, p)
         if kernels is None or p.numel() == 0 or not kernels_allowed(g):
             found = _plain_backward(_BOXMAPS[ctx.name], p, bounds, g)
@@ -141,7 +156,7 @@ class _BoxFunction(torch.autograd.Function):
             found = kernels.box_backward(ctx.name, p, g, upper, lower, ctx.needs_input_grad[1])
         wanted = ctx.needs_input_grad[:3]
         gradients = (x if want else None for x, want in zip(found, wanted, strict=True))
-        return (*gradients, None, None)
+        return (*gradients, None, None, None)
 
 
 def _plain_backward(
@@ -183,7 +198,8 @@ def makes_up(p: Tensor, above: Tensor, below: Tensor) -> Tensor:
 
 
 def _expanded(boxmap: BoxMap, z: Tensor, bounds: Bounds, backend: str) -> Tensor:
-    fixed = Bounds(*(None if b is None else b.detach() for b in bounds))  # type: ignore[arg-type]
+    lower = None if bounds.lower is None else bounds.lower.detach()
+    fixed = Bounds(bounds.upper.detach(), lower, bounds.room)
     p: Tensor = _values_operator(z.detach(), *fixed, boxmap.name, backend)
     above, below = active(p, fixed)
     step = torch.where(z.detach().isfinite(), z - z.detach(), 0.0)
@@ -201,13 +217,15 @@ def _expanded(boxmap: BoxMap, z: Tensor, bounds: Bounds, backend: str) -> Tensor
 
 @torch.library.custom_op("parsimax::box_values", mutates_args=())
 def _values_operator(
-    z: Tensor, upper: Tensor, lower: Tensor | None, name: str, backend: str
+    z: Tensor, upper: Tensor, lower: Tensor | None, room: float, name: str, backend: str
 ) -> Tensor:
-    return solve_box(z, Bounds(upper, lower), name, backend).contiguous()
+    return solve_box(z, Bounds(upper, lower, room), name, backend).contiguous()
 
 
 @_values_operator.register_fake
-def _(z: Tensor, upper: Tensor, lower: Tensor | None, name: str, backend: str) -> Tensor:
+def _(
+    z: Tensor, upper: Tensor, lower: Tensor | None, room: float, name: str, backend: str
+) -> Tensor:
     return torch.empty_like(z, memory_format=torch.contiguous_format)
 
 
