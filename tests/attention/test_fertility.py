@@ -215,6 +215,13 @@ def test_an_exhausted_word_is_zero_in_half_precision():
     assert (weights[1:] == 0).all()
 
 
+def test_fertility_may_be_more_than_half_precision_holds():
+    attention = px.nn.FertilityAttention(4, D, 1e5, exhaustion=0.0, dtype=torch.float16)
+    query, memory = torch.randn(2, 3, 4).half(), torch.randn(2, LK, D).half()
+    weights = attention(query, memory).weights
+    assert (weights.float().sum(-1) - 1).abs().max() <= torch.finfo(torch.float16).eps
+
+
 def test_half_precision_and_no_queries():
     attention = px.nn.FertilityAttention(4, 6, dtype=torch.bfloat16)
     out = attention(torch.randn(2, 3, 4).bfloat16(), torch.randn(2, 5, 6).bfloat16())

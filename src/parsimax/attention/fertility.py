@@ -250,13 +250,17 @@ def _without_sink(
 
 
 def _representable(left: Tensor, dtype: torch.dtype) -> Tensor:
-    """The next number of the dtype that is not above: weights stay below it once rounded."""
+    """The next number of the dtype that is not above: weights stay below it once rounded.
+
+    More than 1 binds no weight, and may be too large for the dtype.
+    """
     if dtype == left.dtype:
         return left
     fixed = left.detach()
     near = fixed.to(dtype).to(left.dtype)
     lower = (fixed * (1 - torch.finfo(dtype).eps)).to(dtype).to(left.dtype)
-    return left + (torch.where(near > fixed, lower, near) - fixed)
+    down = torch.where(near > fixed, lower, near) - fixed
+    return left + torch.where(fixed < 1, down, 0.0)
 
 
 def read_bounded(mapping: object) -> tuple[str, Bounded]:
