@@ -158,6 +158,69 @@ def test_without_a_sink_the_row_that_is_exhausted_is_named():
     with pytest.raises(ValueError, match=r"upper must sum to at least 1 .*got 0\.5 in row 0"):
         attention(query[:, :3], memory)
 
+    message = r"^too little fertility is left .* or use sink=True"
+    with pytest.raises(ValueError, match=message):
+        attention(query[:, :3], memory)
+
+
+@every_mapping
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_every_word_may_be_used_up_without_a_sink(mapping, dtype):
+    """As many queries as there is fertility: rounding does not leave too little for the last."""
+    for length in (5, 60):
+        torch.manual_seed(length)
+        attention = px.nn.FertilityAttention(4, D, 1.0, mapping, sink=False, dtype=dtype)
+        query, memory = torch.randn(2, length, 4).to(dtype), torch.randn(2, length, D).to(dtype)
+        context, weights = attention(query, memory)
+        assert context.dtype == weights.dtype == dtype
+        # what is returned is rounded to the dtype, what is left is not
+        room = max(torch.finfo(dtype).eps, 1e-5)
+        assert (weights.double().sum(1) - 1).abs().max() <= room
+        assert (weights.double().sum(2) - 1).abs().max() <= room
+        with pytest.raises(ValueError, match=r"use sink=True"):
+            attention(torch.cat([query, query[:, :1]], 1), memory)
+
+
+@every_mapping
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_gives_no_more_than_the_fertility(mapping, dtype):
+    torch.manual_seed(0)
+    attention = px.nn.FertilityAttention(4, D, 1.0, mapping, dtype=dtype)
+    query = 2 * torch.randn(20, 30, 4).to(dtype)
+    memory = torch.randn(20, LK, D).to(dtype)
+    state = attention.start(memory)
+    assert state.left.dtype == torch.float32
+    weights = attention(query, memory).weights
+    assert weights.dtype == dtype
+    total = weights[..., :-1].double().sum(1)
+    assert total.max() <= 1 + 1e-6
+    assert total.max() > 1 - 1e-2, "nothing was used up"
+    fertility = torch.rand(20, LK)
+    total = attention(query, memory, fertility=fertility).weights[..., :-1].double().sum(1)
+    assert (total <= fertility + 1e-6).all()
+    assert (weights.double().sum(-1) - 1).abs().max() <= torch.finfo(dtype).eps
+
+
+def test_an_exhausted_word_is_zero_in_half_precision():
+    """The bound is rounded down; what that leaves is not attended to in the steps that follow."""
+    attention = px.nn.FertilityAttention(1, 1, 1.0, exhaustion=0.0, dtype=torch.bfloat16)
+    with torch.no_grad():
+        attention.weight.fill_(8.0)
+        attention.sink.zero_()
+    one = torch.ones(1, 4, 1).bfloat16()
+    left = torch.tensor([[0.7]])  # no number of bfloat16
+    weights = attention(one, one[:, :1], fertility=left).weights[0, :, 0]
+    assert weights[0] > 0.69
+    assert weights[0].float() <= 0.7
+    assert (weights[1:] == 0).all()
+
+
+def test_fertility_may_be_more_than_half_precision_holds():
+    attention = px.nn.FertilityAttention(4, D, 1e5, exhaustion=0.0, dtype=torch.float16)
+    query, memory = torch.randn(2, 3, 4).half(), torch.randn(2, LK, D).half()
+    weights = attention(query, memory).weights
+    assert (weights.float().sum(-1) - 1).abs().max() <= torch.finfo(torch.float16).eps
+
 
 def test_half_precision_and_no_queries():
     attention = px.nn.FertilityAttention(4, 6, dtype=torch.bfloat16)
@@ -177,6 +240,10 @@ def test_what_is_refused():
     for bad in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match=r"^fertility must be greater than 0 and finite"):
             make(fertility=bad)
+    for other in (torch.tensor(1.0), torch.ones(3, 5), "2", None, True):
+        message = r"^fertility must be a number, or a Module .*got .*fertility=\.\.\.\)"
+        with pytest.raises(TypeError, match=message):
+            make(fertility=other)
     with pytest.raises(ValueError, match=r"^exhaustion must be at least 0"):
         make(exhaustion=-0.1)
     attention = make()

@@ -230,6 +230,80 @@ def test_bounds_that_sum_to_one_are_the_solution(backend):
 
 
 @every_backend
+@every_mapping
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_bounds_are_as_exact_as_their_dtype(mapping, backend, dtype):
+    """1 / n is no number of any of these: its sum may be a rounding below 1, and still is 1."""
+    for n in (3, 5, 7, 11, 49, 1000):
+        upper = torch.full((2, n), 1 / n).to(dtype)
+        for scores in (dtype, torch.float64):
+            z = torch.randn(2, n).to(scores)
+            p = mapping(z, upper, backend=backend)
+            assert p.dtype == scores
+            assert (p <= upper).all()
+            room = max(torch.finfo(dtype).eps, 1e-6)
+            assert (p.sum(-1, dtype=torch.float64) - 1).abs().max() <= room
+            inside = vmap(lambda x, u: mapping(x, u, backend=backend))(z, upper)
+            assert torch.equal(inside, p)
+    for short in (torch.full((7,), 0.14), torch.full((7,), 1 / 7) * (1 - 0.01)):
+        with pytest.raises(ValueError, match=r"upper must sum to at least 1"):
+            mapping(torch.randn(7), short.to(dtype), backend=backend)
+
+
+@every_backend
+def test_lower_bounds_are_as_exact_as_their_dtype(backend):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        for n in (3, 5, 7, 11, 49):
+            lower = torch.full((n,), 1 / n).to(dtype)
+            upper = torch.ones(n, dtype=dtype)
+            p = px.constrained_sparsemax(torch.randn(n).double(), upper, lower, backend=backend)
+            assert (p >= lower).all()
+            assert abs(p.sum() - 1) <= max(torch.finfo(dtype).eps, 1e-6)
+
+
+@every_backend
+@every_mapping
+def test_one_gradient_where_nothing_is_free(mapping, backend):
+    """Every entry at its bound is a kink: what makes up for a change is the same everywhere."""
+    n, weights = 4, torch.tensor([[1.0, -2.0, 0.5, 3.0, 7.0]], dtype=torch.float64)
+    mask = torch.tensor([[True] * n + [False]])
+    z = torch.tensor([[1.0, 0.0, 2.0, -1.0, 0.0]], dtype=torch.float64)
+    full, open_ = torch.full_like(z, 1 / n), torch.ones_like(z)
+    mixed = torch.tensor([[0.2, 0.4, 0.3, 0.1, 0.0]], dtype=torch.float64)
+    cases = [(z, full)]
+    if mapping is px.constrained_sparsemax:
+        # all at lower bounds; two at either; one at an upper bound, and lower ones
+        cases += [(z, open_, mixed), (z, torch.tensor([[0.2, 0.6, 0.3, 0.9, 1.0]]).double(), mixed)]
+        cases += [(z, open_, torch.tensor([[0.5, 0.5, 0.0, 0.0, 0.0]]).double())]
+
+    def f(*given):
+        return (mapping(*given, mask=mask, backend=backend) * weights).sum()
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    for case in cases:
+        given = [x.clone().requires_grad_() for x in case]
+        expected = torch.autograd.grad(f(*given), given)
+        moving = sum(x for x in expected[1:])
+        assert moving[0, :n].abs().max() > 0.1, "nothing moves, and the test shows nothing"
+        places = tuple(range(len(case)))
+        again = torch.autograd.grad(f(*given), given, create_graph=True)
+        for found in (
+            torch.func.grad(f, places)(*case),
+            jacfwd(f, places)(*case),
+            torch.autograd.grad(compiled(*given), given),
+            again,
+        ):
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other)
+        # the sum never moves
+        for jacobian in jacfwd(lambda *x: mapping(*x, mask=mask).sum(), places)(*case):
+            assert jacobian.abs().max() < 1e-12
+    centred = weights - weights[:, :n].mean()
+    (found,) = torch.autograd.grad(f(z, full.requires_grad_()), full)
+    torch.testing.assert_close(found, centred.masked_fill(~mask, 0.0))
+
+
+@every_backend
 def test_a_lower_bound_below_zero_binds_nothing(backend):
     lower = torch.tensor([-1.0, -torch.inf, 0.1, -0.01], dtype=torch.float64, requires_grad=True)
     z = torch.tensor([1.0, -3.0, -4.0, 0.5], dtype=torch.float64)

@@ -11,12 +11,14 @@ what nothing else may have, so that there always is a solution.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from parsimax._core.dtypes import autocast_scores, working
 from parsimax._core.records import AttentionOutput
 from parsimax._core.validation import check_number, check_values
 from parsimax.mappings import (
@@ -27,6 +29,7 @@ from parsimax.mappings import (
     constrained_sparsemax,
     parse,
 )
+from parsimax.mappings.box import slack
 
 from .inputs import check_size
 from .memory import check_mask, check_memory, check_query
@@ -40,7 +43,8 @@ class FertilityState(NamedTuple):
     Args:
         memory: (B, Lk, memory_dim), with the sink as its last entry if there is one.
         blocked: (B, Lk), 0 where an entry may be seen and -inf elsewhere.
-        left: (B, Lk), what each entry may still receive; without the sink.
+        left: (B, Lk), what each entry may still receive; without the sink. In float32 for a memory
+            in half precision.
     """
 
     memory: Tensor
@@ -183,7 +187,7 @@ class FertilityAttention(nn.Module):
     def _fertility(self, memory: Tensor, given: Tensor | None) -> Tensor:
         shape = memory.shape[:2]
         if given is None and not isinstance(self.fertility, nn.Module):
-            return memory.new_full(shape, self.fertility)
+            return working(memory.new_empty(0)).new_full(shape, self.fertility)
         found = self.fertility(memory) if given is None else given  # type: ignore[operator]
         if not isinstance(found, Tensor) or not found.is_floating_point():
             got = found.dtype if isinstance(found, Tensor) else type(found).__name__
@@ -194,7 +198,7 @@ class FertilityAttention(nn.Module):
                 f"{tuple(shape)}, got {tuple(found.shape)}"
             )
         check_values(found, "fertility", lambda x: x >= 0, "at least 0")
-        return found.to(memory.dtype)
+        return found.to(working(memory.new_empty(0)).dtype)
 
     def extra_repr(self) -> str:
         """Shown in ``print(module)``."""
@@ -210,13 +214,53 @@ def fertility_weights(
 ) -> tuple[Tensor, Tensor]:
     """Weights for scores (..., Lk), and what they leave.
 
-    ``left`` has one entry less than the scores if the last of them is the ``sink``'s.
+    ``left`` has one entry less than the scores if the last of them is the ``sink``'s, and is in
+    float32 where these are in half precision.
     """
-    upper = nn.functional.pad(left, (0, 1), value=1.0) if sink else left
-    weights = bounded(scores + exhaustion * upper, upper)
-    given = weights[..., :-1] if sink else weights
-    # rounding alone takes an exhausted entry below 0
-    return weights, (left - given.to(left.dtype)).clamp(min=0)
+    # in the precision of what is left: rounded to half, steps would not add up to the fertility
+    narrow, wide = autocast_scores(scores).dtype, scores.to(left.dtype)
+    if not sink:
+        return _without_sink(wide, left, bounded, exhaustion, narrow)
+    may = _representable(left, narrow)
+    upper = nn.functional.pad(may, (0, 1), value=1.0)
+    weights = bounded(wide + exhaustion * upper, upper).to(narrow)
+    given = weights[..., :-1].to(left.dtype)
+    after = (left - given).clamp(min=0)  # rounding alone takes an exhausted entry below 0
+    if narrow != left.dtype:  # at a bound that was rounded it is exhausted, too
+        after = after - torch.where(given >= may, after, 0.0).detach()
+    return weights, after
+
+
+def _without_sink(
+    scores: Tensor, left: Tensor, bounded: Bounded, exhaustion: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """All of a step must find room: what is left is kept unrounded, and made up for rounding."""
+    total = torch.where(scores > -torch.inf, left, 0.0).sum(-1, keepdim=True)
+    # as many steps as there are entries may have been off by as much as a sum of weights may be
+    missing, most = 1 - total.detach(), left.shape[-1] * slack(left.dtype)
+    upper = left / torch.where((missing > 0) & (missing <= most), total, 1.0)
+    try:
+        weights = bounded(scores + exhaustion * left, upper)
+    except ValueError as error:
+        raise ValueError(
+            f"too little fertility is left for this query: {error}; give more fertility or fewer "
+            "queries, or use sink=True"
+        ) from error
+    return weights.to(dtype), (left - weights).clamp(min=0)
+
+
+def _representable(left: Tensor, dtype: torch.dtype) -> Tensor:
+    """The next number of the dtype that is not above: weights stay below it once rounded.
+
+    More than 1 binds no weight, and may be too large for the dtype.
+    """
+    if dtype == left.dtype:
+        return left
+    fixed = left.detach()
+    near = fixed.to(dtype).to(left.dtype)
+    lower = (fixed * (1 - torch.finfo(dtype).eps)).to(dtype).to(left.dtype)
+    down = torch.where(near > fixed, lower, near) - fixed
+    return left + torch.where(fixed < 1, down, 0.0)
 
 
 def read_bounded(mapping: object) -> tuple[str, Bounded]:
@@ -235,6 +279,13 @@ def read_bounded(mapping: object) -> tuple[str, Bounded]:
 
 
 def _number(fertility: object) -> float:
+    if isinstance(fertility, bool) or not isinstance(fertility, numbers.Real):
+        got = f"a tensor of shape {tuple(fertility.shape)}" if isinstance(fertility, Tensor) else ""
+        raise TypeError(
+            "fertility must be a number, or a Module that predicts it from the memory, got "
+            f"{got or repr(fertility)}; give a tensor (B, Lk) to the call: "
+            "attention(query, memory, fertility=...)"
+        )
     return check_number(
         fertility, "fertility", lambda x: 0 < x < float("inf"), "greater than 0 and finite"
     )

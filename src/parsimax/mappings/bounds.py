@@ -56,7 +56,8 @@ def map_bounded(
     if lower is not None:
         least = _in_shape(lower, "lower", z, dim).to(work.dtype).clamp(min=0.0)
         least = torch.where(masked, 0.0, least)
-    bounds = Bounds(top, least)
+    given = (bound.dtype for bound in (upper, lower) if isinstance(bound, Tensor))
+    bounds = Bounds(top, least, slack(work.dtype, *given))
     _check_feasible(bounds, masked, dim)
     p = apply_box(boxmap, work, bounds, backend).to(scores.dtype)
     return p if dim == z.ndim - 1 else p.movedim(-1, dim).contiguous()
@@ -89,7 +90,7 @@ def _check_feasible(bounds: Bounds, masked: Tensor, dim: int) -> None:
     if masked.numel() == 0:
         return
     upper = bounds.upper.detach().masked_fill(masked, 0.0)
-    room = slack(upper.dtype)
+    room = bounds.room
     some = ~masked.all(-1)
     _refuse(some & ~(upper >= 0).all(-1), dim, "every value of upper must be at least 0", upper)
     short = upper.sum(-1, dtype=torch.float64)

@@ -7,7 +7,8 @@ entries at a bound b and F the free ones,
 .. math:: dp_B = db_B, \qquad
     dp_i = w_i \Bigl(dz_i - \frac{\sum_F w_j dz_j + \sum_B db_j}{\sum_F w_j}\Bigr), \ i \in F
 
-so the output and the bounds are all that a gradient needs.
+so the output and the bounds are all that a gradient needs. Where nothing is free, see
+:func:`makes_up`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from parsimax._core.dtypes import exact
+from parsimax._core.dtypes import HALF, exact
 from parsimax._core.validation import transform_or_forward_mode, without_values
 
 from .rowmap import kernels_allowed, kernels_for
@@ -50,15 +51,25 @@ def register_boxmap(boxmap: BoxMap) -> BoxMap:
 
 
 class Bounds(NamedTuple):
-    """Upper and lower bounds in the shape of the scores; no lower ones means 0."""
+    """Upper and lower bounds in the shape and dtype of the scores; no lower ones means 0.
+
+    Sums may miss one by ``room``: the bounds may have been rounded before they came here.
+    """
 
     upper: Tensor
     lower: Tensor | None
+    room: float
 
 
-def slack(dtype: torch.dtype) -> float:
-    """How far bounds may miss a sum of one by: what the contract grants any output."""
-    return 1e-12 if dtype == torch.float64 else 1e-6
+def slack(*dtypes: torch.dtype) -> float:
+    """How far bounds given in these dtypes may miss a sum of one by, the coarsest deciding.
+
+    What the contract grants any output; in half precision what rounding takes from 1 / n.
+    """
+    return max(_SLACK.get(dtype, 1e-6) for dtype in dtypes)
+
+
+_SLACK = {torch.float64: 1e-12} | {half: float(torch.finfo(half).eps) for half in HALF}
 
 
 def active(p: Tensor, bounds: Bounds) -> tuple[Tensor, Tensor]:
@@ -81,9 +92,8 @@ def reference(boxmap: BoxMap, z: Tensor, bounds: Bounds) -> Tensor:
         lower = torch.where(allowed, exact(bounds.lower), 0.0)
     top = y.amax(-1, keepdim=True)
     finite = top.isfinite()
-    room = slack(z.dtype)
-    good = finite & (upper.sum(-1, keepdim=True) >= 1 - room)
-    good = good & (lower.sum(-1, keepdim=True) <= 1 + room)
+    good = finite & (upper.sum(-1, keepdim=True) >= 1 - bounds.room)
+    good = good & (lower.sum(-1, keepdim=True) <= 1 + bounds.room)
     good = good & ((lower >= 0) & (lower <= upper)).all(-1, keepdim=True)
     # a row without a solution is solved like another, and forgotten
     upper, lower = torch.where(good, upper, 1.0), torch.where(good, lower, 0.0)
@@ -99,7 +109,7 @@ def solve_box(z: Tensor, bounds: Bounds, name: str, backend: str) -> Tensor:
         return torch.empty_like(z, memory_format=torch.contiguous_format)
     if kernels is None:
         return reference(_BOXMAPS[name], z, bounds)
-    p: Tensor = kernels.box_forward(name, z, bounds.upper, bounds.lower)
+    p: Tensor = kernels.box_forward(name, z, *bounds)
     return p
 
 
@@ -110,7 +120,7 @@ def apply_box(boxmap: BoxMap, z: Tensor, bounds: Bounds, backend: str) -> Tensor
     """Probabilities along the last dimension, differentiable in scores and bounds."""
     if torch.compiler.is_compiling() or transform_or_forward_mode():
         return _expanded(boxmap, z, bounds, backend)
-    tensors = [x for x in (z, *bounds) if x is not None]
+    tensors = [x for x in (z, bounds.upper, bounds.lower) if x is not None]
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
         return solve_box(z, bounds, boxmap.name, backend)
     result: Tensor = _BoxFunction.apply(z, *bounds, boxmap.name, backend)  # type: ignore[no-untyped-call]
@@ -122,17 +132,23 @@ class _BoxFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, upper: Tensor, lower: Tensor | None, name: str, backend: str
+        ctx: Any,
+        z: Tensor,
+        upper: Tensor,
+        lower: Tensor | None,
+        room: float,
+        name: str,
+        backend: str,
     ) -> Tensor:
-        p = solve_box(z, Bounds(upper, lower), name, backend)
+        p = solve_box(z, Bounds(upper, lower, room), name, backend)
         ctx.save_for_backward(p, upper, lower)
-        ctx.name, ctx.backend = name, backend
+        ctx.room, ctx.name, ctx.backend = room, name, backend
         return p
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         p, upper, lower = ctx.saved_tensors
-        bounds, g = Bounds(upper, lower), grads[0]
+        bounds, g = Bounds(upper, lower, ctx.room), grads[0]
         kernels = kernels_for(ctx.name, ctx.backend, p)
         if kernels is None or p.numel() == 0 or not kernels_allowed(g):
             found = _plain_backward(_BOXMAPS[ctx.name], p, bounds, g)
@@ -140,7 +156,7 @@ class _BoxFunction(torch.autograd.Function):
             found = kernels.box_backward(ctx.name, p, g, upper, lower, ctx.needs_input_grad[1])
         wanted = ctx.needs_input_grad[:3]
         gradients = (x if want else None for x, want in zip(found, wanted, strict=True))
-        return (*gradients, None, None)
+        return (*gradients, None, None, None)
 
 
 def _plain_backward(
@@ -150,7 +166,7 @@ def _plain_backward(
     above, below = active(p, bounds)
     free = ~(above | below)
     w = torch.where(free, boxmap.weight(p), 0.0)
-    mean = _mean(g, w, above)
+    mean = _mean(g, w, makes_up(p, above, below))
     gz = torch.where(p.isnan(), torch.nan, torch.where(free, w * (g - mean), 0.0))
     return (
         gz,
@@ -160,15 +176,20 @@ def _plain_backward(
 
 
 def _mean(g: Tensor, w: Tensor, otherwise: Tensor) -> Tensor:
-    """Of ``g`` with weights w.
-
-    Where nothing is free there is a kink, and any change of the bounds must be made up for by
-    other bounds: the mean over those keeps the sum.
-    """
+    """Of ``g`` with weights w, or over ``otherwise`` where these are all 0."""
     total = w.sum(-1, keepdim=True)
     w = torch.where(total > 0, w, otherwise.to(w.dtype))
     total = w.sum(-1, keepdim=True)
     return (w * g).sum(-1, keepdim=True) / torch.where(total > 0, total, 1.0)
+
+
+def makes_up(p: Tensor, above: Tensor, below: Tensor) -> Tensor:
+    """Entries that make up, all alike, for a change of the bounds where none is free.
+
+    There is a kink there, and the sum is kept all the same: by those at their upper bounds, and by
+    those at positive lower ones where there are none.
+    """
+    return torch.where(above.any(-1, keepdim=True), above, below & (p > 0))
 
 
 # --- torch.compile, torch.export, torch.func, forward mode ----------------------------------------
@@ -177,7 +198,8 @@ def _mean(g: Tensor, w: Tensor, otherwise: Tensor) -> Tensor:
 
 
 def _expanded(boxmap: BoxMap, z: Tensor, bounds: Bounds, backend: str) -> Tensor:
-    fixed = Bounds(*(None if b is None else b.detach() for b in bounds))  # type: ignore[arg-type]
+    lower = None if bounds.lower is None else bounds.lower.detach()
+    fixed = Bounds(bounds.upper.detach(), lower, bounds.room)
     p: Tensor = _values_operator(z.detach(), *fixed, boxmap.name, backend)
     above, below = active(p, fixed)
     step = torch.where(z.detach().isfinite(), z - z.detach(), 0.0)
@@ -185,19 +207,25 @@ def _expanded(boxmap: BoxMap, z: Tensor, bounds: Bounds, backend: str) -> Tensor
     if bounds.lower is not None and fixed.lower is not None:
         bound = bound + torch.where(below, bounds.lower - fixed.lower, 0.0)
     free = ~(above | below)
+    alike = makes_up(p, above, below).to(p.dtype)
+    alike = alike / alike.sum(-1, keepdim=True).clamp(min=1)
+    alike = torch.where(free.any(-1, keepdim=True), 0.0, alike)
+    bound = bound - alike * bound.sum(-1, keepdim=True)
     moved = boxmap.moved(p, torch.where(free, step, 0.0), bound, free)
     return p + (moved - moved.detach())
 
 
 @torch.library.custom_op("parsimax::box_values", mutates_args=())
 def _values_operator(
-    z: Tensor, upper: Tensor, lower: Tensor | None, name: str, backend: str
+    z: Tensor, upper: Tensor, lower: Tensor | None, room: float, name: str, backend: str
 ) -> Tensor:
-    return solve_box(z, Bounds(upper, lower), name, backend).contiguous()
+    return solve_box(z, Bounds(upper, lower, room), name, backend).contiguous()
 
 
 @_values_operator.register_fake
-def _(z: Tensor, upper: Tensor, lower: Tensor | None, name: str, backend: str) -> Tensor:
+def _(
+    z: Tensor, upper: Tensor, lower: Tensor | None, room: float, name: str, backend: str
+) -> Tensor:
     return torch.empty_like(z, memory_format=torch.contiguous_format)
 
 

@@ -28,7 +28,8 @@ def constrained_softmax(
     """Probabilities of which none is above its bound.
 
     ``upper`` is a number, or a tensor that broadcasts to ``z`` and may require a gradient. The
-    bounds of the allowed entries of a row must sum to at least 1.
+    bounds of the allowed entries of a row must sum to at least 1; by the rounding of their dtype
+    they may miss it, and then are the result.
 
     >>> import torch, parsimax as px
     >>> px.constrained_softmax(torch.tensor([60.0, 0.0, -1.0]), torch.tensor([0.5, 0.6, 0.6]))

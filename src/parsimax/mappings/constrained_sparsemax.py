@@ -33,7 +33,8 @@ def constrained_sparsemax(
 
     ``upper`` and ``lower`` are numbers, or tensors that broadcast to ``z`` and may require
     gradients. Over the allowed entries of a row, upper bounds must sum to at least 1 and lower ones
-    to at most 1. An upper bound above 1, or a lower one below 0, binds nothing.
+    to at most 1; by the rounding of their dtype they may miss it, and then are the result. An upper
+    bound above 1, or a lower one below 0, binds nothing.
 
     >>> import torch, parsimax as px
     >>> px.constrained_sparsemax(torch.tensor([2.0, 0.3, 0.1]), torch.tensor([0.5, 0.4, 1.0]))

@@ -324,3 +324,13 @@ def test_scores_that_are_many_are_never_held_at_once(monkeypatch):
 def test_settings_that_make_no_model(settings, words):
     with pytest.raises(ValueError, match=words):
         build(settings, SOURCE_SIZE, TARGET_SIZE)
+
+
+def test_fertility_is_kept_in_float32_by_a_model_in_half_precision():
+    model, batch = make(SETTINGS["rnn with fertility"]).bfloat16(), make_batch()
+    with torch.no_grad():
+        state = model.start(batch.source, batch.source_lengths)
+        weights = model.attention(batch)["context"]
+    assert state.left.dtype == torch.float32
+    assert weights.dtype == torch.bfloat16
+    assert weights[..., :-1].double().sum((1, 2, 3)).max() <= 1.5 + 1e-6

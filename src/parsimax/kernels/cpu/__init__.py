@@ -138,11 +138,13 @@ def backward(
     return out.reshape(p.shape).to(p.dtype), torch.from_numpy(dparam)
 
 
-def box_forward(name: str, z: Tensor, upper: Tensor, lower: Tensor | None) -> Tensor:
-    """Probabilities along the last dimension between bounds of the same shape and dtype."""
+def box_forward(name: str, z: Tensor, upper: Tensor, lower: Tensor | None, slack: float) -> Tensor:
+    """Probabilities along the last dimension between bounds of the same shape and dtype.
+
+    A sum of bounds may miss one by ``slack``.
+    """
     rows, high, low = _rows(z), _rows(upper), _no_rows(z) if lower is None else _rows(lower)
     p = torch.empty(z.shape, dtype=z.dtype)
-    slack = 1e-12 if z.dtype == torch.float64 else 1e-6
     for_rows(_BOX[name], *rows.shape, rows, high, low, slack, p.view(rows.shape).numpy())
     return p
 

@@ -190,21 +190,32 @@ def constrained_softmax_forward(start, stop, z, upper, lower, slack, p):
 def box_backward(start, stop, p, g, upper, lower, dense, gz, gu, gl):
     """Gradients in scores and bounds; ``gu`` and ``gl`` have size 0 where they are not wanted.
 
-    What is free moves in proportion to p where ``dense``, else all alike.
+    What is free moves in proportion to p where ``dense``, else all alike. Where nothing is, those
+    at their upper bounds make up for a change, else those at positive lower ones.
     """
     for row in range(start, stop):
         pr, gr, ur = p[row], g[row], upper[row]
-        total, against, bounds, spent = 0.0, 0.0, 0.0, 0.0
+        total, against = 0.0, 0.0
+        tops, of_tops, floors, of_floors = 0.0, 0.0, 0.0, 0.0
         for i in range(pr.size):
             x, v = np.float64(pr[i]), np.float64(gr[i])
             if pr[i] >= ur[i] and ur[i] < 1.0:
-                bounds += 1.0
-                spent += v
+                tops += 1.0
+                of_tops += v
             elif not pr[i] <= (lower[row, i] if lower.size > 0 else 0.0):
                 w = x if dense else 1.0
                 total += w
                 against += w * v
-        mean = against / total if total > 0.0 else (spent / bounds if bounds > 0.0 else 0.0)
+            elif x > 0.0:
+                floors += 1.0
+                of_floors += v
+        mean = 0.0
+        if total > 0.0:
+            mean = against / total
+        elif tops > 0.0:
+            mean = of_tops / tops
+        elif floors > 0.0:
+            mean = of_floors / floors
         for i in range(pr.size):
             x, change = np.float64(pr[i]), np.float64(gr[i]) - mean
             above = pr[i] >= ur[i] and ur[i] < 1.0

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from parsimax._core.dtypes import working
 from parsimax.attention.fertility import fertility_weights, read_bounded
 from parsimax.seq2seq.data.batch import Batch
 from parsimax.seq2seq.data.symbols import PAD
@@ -100,7 +101,7 @@ class RNN(Seq2Seq[RNNState]):
         states, blocked = encoded.states, blocked.to(encoded.states.dtype)[:, None]
         left = None
         if self.settings.fertility is not None:
-            left = torch.full_like(blocked, self.settings.fertility)
+            left = torch.full_like(working(blocked), self.settings.fertility)
             last = self.sink_state.to(states.dtype).expand(len(states), 1, -1)
             states, blocked = torch.cat([states, last], 1), F.pad(blocked, (0, 1))
         memory = Memory(states, self.score(states).mT, blocked)
