@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from parsimax.cli.runs import Device
+from parsimax.cli.runs import Device, check_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -136,6 +136,7 @@ def audit(
         ("seed", seed, 0),
     ):
         _least(name, value, least, None)
+    check_seeds(seeds)
     if not 0 < level < 1:
         raise ValueError(f"level: expected a number between 0 and 1, got {level:g}")
     if not 0 <= epsilon <= 1:
