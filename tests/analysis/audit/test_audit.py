@@ -342,3 +342,22 @@ def test_controls_enter_the_verdict():
     assert found.controls == (control,)
     assert any("seed 1: attention" in line for f in found.verdict.findings for line in f.evidence)
     assert json.loads(found.to_json())["controls"][0]["kind"] == "seed"
+
+
+@pytest.mark.parametrize("kind", ["averages over padding", "subtracts the mean of the batch"])
+@pytest.mark.parametrize("lengths", [[6, 6, 6], [6], [4, 9]])
+def test_texts_of_one_length_hide_no_dependence(kind, lengths):
+    m = model()
+
+    def encode(x, mask):
+        h = torch.tanh(x @ torch.ones(6, 10, dtype=x.dtype) + x.sum(-1, keepdim=True).sin())
+        mean = h.mean(1, keepdim=True) if kind.startswith("averages") else h.mean((0, 1))
+        return h - mean
+
+    auditable = Auditable(m.embed, encode, m.attend, m.decode)
+    with pytest.raises(ValueError, match="depends on the other texts of its batch"):
+        audit(auditable, texts(lengths), permutations=0, searches=())
+
+
+def test_texts_of_one_length_are_audited():
+    audit(model().auditable(), texts([6, 6]), permutations=0, searches=(), resamples=10)
