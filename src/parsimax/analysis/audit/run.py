@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,7 +96,7 @@ def audit(
         A frozen dataclass with tables, intervals, examples, exclusions and a verdict.
     """
     _check_texts(texts)
-    if len(set(searches)) < len(searches):
+    if len({tuple(_options(search).items()) for search in searches}) < len(searches):
         raise ValueError(f"searches must differ from each other, got {list(searches)}")
     named = _named(importances)
     model = Checked(auditable, device, memory)
@@ -160,12 +161,11 @@ def audit(
         "top": list(top),
         "fractions": list(fractions),
         "permutations": permutations,
-        "searches": {name: dataclasses.asdict(r.search) for name, r in rivals.items()},
+        "searches": {name: _options(r.search) for name, r in rivals.items()},
         "level": level,
         "resamples": resamples,
         "seed": seed,
     }
-    epsilon = searches[0].epsilon if searches else None
     return Audit(
         estimates=summary,
         columns=columns,
@@ -175,7 +175,7 @@ def audit(
         quality=scores,
         examples=_examples(texts, seen, columns, found, rivals, examples),
         controls=tuple(controls),
-        verdict=verdict(summary, scores, controls, epsilon),
+        verdict=verdict(summary, scores, controls, {n: r.search for n, r in rivals.items()}),
         settings=settings,
         seconds=clock.seconds,
     )
@@ -254,12 +254,23 @@ def _drawn(rows: Sequence[Tensor] | Sequence[object], count: int | None, seed: i
     return drawn
 
 
-def _subject(search: Search, taken: Mapping[str, object]) -> str:
+def _options(search: Search) -> dict[str, object]:
+    """Fields by name, with the mapping as a config has it: asdict would lose its name."""
+    whole = {field.name: getattr(search, field.name) for field in dataclasses.fields(search)}
+    return whole | {"mapping": str(parse(search.mapping))}
+
+
+def _subject(search: Search, taken: Mapping[str, Adversarial]) -> str:
     name = f"adversarial {parse(search.mapping)}" + (" on the support" if search.on_support else "")
     name = "adversarial attention" if name == "adversarial softmax" else name
+    if name not in taken:
+        return name
+    # those that are told apart by name from here on: the options that differ, and no others
+    first = taken[name].search
     for option in ("epsilon", "count", "steps", "lr", "penalty", "seed"):
-        if name in taken:
-            name += f", {option} {getattr(search, option):g}"
+        value = getattr(search, option)
+        if value != getattr(first, option):
+            name += f", {option} {value!r}"
     return name
 
 
@@ -304,8 +315,16 @@ def _examples(
                 prediction=tuple(seen.predictions[i].tolist()),
                 attention=tuple(seen.attention[i].tolist()),
                 importance={name: tuple(v[i].tolist()) for name, v in found.items()},
-                adversarial={name: tuple(r.attention[i].tolist()) for name, r in rivals.items()},
-                jsd={name: float(r.jsd[i]) for name, r in rivals.items()},
+                adversarial={
+                    name: tuple(r.attention[i].tolist())
+                    if bool(r.found[i])
+                    else (math.nan,) * len(text.words)
+                    for name, r in rivals.items()
+                },
+                jsd={
+                    name: float(r.jsd[i]) if bool(r.found[i]) else math.nan
+                    for name, r in rivals.items()
+                },
             )
         )
     return tuple(shown)
