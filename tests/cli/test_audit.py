@@ -75,6 +75,9 @@ def test_quick_fills_in_what_is_not_given(run: Path, tmp_path: Path) -> None:
     settings = json.loads((tmp_path / "audit.json").read_text())["settings"]
     assert settings["searches"]["adversarial attention"]["steps"] == 2
     assert (settings["permutations"], settings["states_per_text"]) == (20, 16)
+    page = (tmp_path / "audit.html").read_text()
+    assert "This is a quick look: at most 200 texts, 2 steps of search" in page
+    assert "The search for other weights was short here: 5 × 2 steps" in page
 
 
 def test_controls_are_trained_once(

@@ -196,7 +196,8 @@ def audit(
             memory=memory * _MIB,
             progress=progress,
         )
-    page = write(result, folder, loaded, run, paths, left_out, drawn_from=len(found))
+    note = _quick_note(wanted) if quick else ""
+    page = write(result, folder, loaded, run, paths, left_out, drawn_from=len(found), note=note)
     if not quiet:
         print(result.verdict)
         print()
@@ -210,6 +211,14 @@ class _Wanted:
     states: int | None
     steps: int
     permutations: int
+
+
+def _quick_note(wanted: _Wanted) -> str:
+    return (
+        f"This is a quick look: at most {wanted.texts:,} texts, {wanted.steps} steps of search, "
+        f"{wanted.permutations} permutations and {wanted.states} hidden states a text. A whole "
+        "audit may say otherwise."
+    )
 
 
 def _least(name: str, value: int | None, least: int, default: int | None) -> int | None:
@@ -365,6 +374,7 @@ def write(
     left_out: str,
     *,
     drawn_from: int,
+    note: str = "",
 ) -> Path:
     """The page and the files beside it."""
     from parsimax._runs.facts import replace, versions
@@ -384,6 +394,7 @@ def write(
         left_out=left_out,
         origin=f"Measured on {when} with torch {versions().get('torch', '')}; the model is that of "
         f"epoch {loaded.epoch} of {run}.",
+        note=note,
     )
     about = {
         "run": str(run),
@@ -391,6 +402,7 @@ def write(
         "epoch": loaded.epoch,
         "data": list(paths),
         "data_texts": drawn_from,
+        "note": note,
         "left_out": left_out,
         "labels": list(loaded.vocabulary.labels),
         "date": when,
