@@ -21,7 +21,7 @@ from parsimax._core.validation import check_number
 from parsimax.mappings import Mapping, Softmax, parse
 
 from .auditable import Auditable, Text
-from .checked import DEFAULT_MEMORY, Checked
+from .checked import DEFAULT_MEMORY, Checked, rounding
 from .divergence import jensen_shannon, total_variation
 from .observe import Encoded, encoded
 from .rows import Progress, Reporter, Tokens, generator_of, tokens_of
@@ -159,8 +159,7 @@ class _Batch:
         self.h = part.h.repeat_interleave(search.count, 0)
         self.row_mask = part.mask.repeat_interleave(search.count, 0)
         # other batch sizes are rounded differently: what we keep has to hold in those as well
-        slack = 16 * torch.finfo(part.y.dtype).eps
-        self.within = max(search.epsilon - slack, 0.0)
+        self.within = max(search.epsilon - rounding(part.y.dtype), 0.0)
 
     def run(self) -> _Found:
         search = self.search
@@ -264,5 +263,6 @@ class _Batch:
         weights = candidates.to(self.h.dtype)
         moved = decode_many(self.model, self.part.h, weights, self.part.mask).double()
         original = self.original.double()[:, None]
+        original = original / original.sum(-1, keepdim=True)
         tvd = total_variation(moved, self.part.y.double()[:, None])
         return jensen_shannon(candidates, original), tvd

@@ -17,7 +17,7 @@ from parsimax.mappings import parse
 from .adversarial import Adversarial, Search, search_all
 from .auditable import Auditable, Text
 from .bootstrap import difference, estimates
-from .checked import DEFAULT_MEMORY, Checked
+from .checked import DEFAULT_MEMORY, HALF, Checked, rounding
 from .erasure import FRACTIONS, erasure
 from .importance import shares, to_prediction, to_states
 from .measures import (
@@ -99,12 +99,19 @@ def audit(
     if len({tuple(_options(search).items()) for search in searches}) < len(searches):
         raise ValueError(f"searches must differ from each other, got {list(searches)}")
     named = _named(importances)
+    _check_counts(top, examples, permutations, states_per_text)
     model = Checked(auditable, device, memory)
     clock = _Clock()
     with clock("predictions and attention"):
         seen = observe(model, texts, progress)
     labels = [texts[i].label for i in seen.kept]
     scores = quality(seen.predictions, labels)
+    if model.dtype in HALF:
+        note = (
+            f"Predictions are in {model.dtype}, and moves of less than {rounding(model.dtype):.2g} "
+            "are not told from rounding: audit the model in float32 to see more."
+        )
+        scores = dataclasses.replace(scores, notes=(*scores.notes, note))
     rows = list(seen.rows)
     columns: Columns = {}
     found: dict[str, list[Tensor]] = {}
@@ -193,6 +200,19 @@ class _Clock:
         yield
         spent = time.perf_counter() - start
         self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+
+def _check_counts(
+    top: Sequence[int], examples: int, permutations: int, states_per_text: int | None
+) -> None:
+    """Before anything is computed."""
+    given = [("examples", examples, 0), ("permutations", permutations, 0)]
+    given += [("each k of top", k, 1) for k in top]
+    if states_per_text is not None:
+        given.append(("states_per_text", states_per_text, 1))
+    for name, value, least in given:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be an int of at least {least}, got {value!r}")
 
 
 def _check_texts(texts: Sequence[Text]) -> None:
