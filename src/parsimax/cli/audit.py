@@ -157,7 +157,8 @@ def audit(
     drawn = sample(found, wanted.texts, seed)
     model = auditable(loaded)
     folder = run / "audit" if out is None else out
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out: expected a folder, got the file {folder}")
     with using_threads(threads):
         compared = _controls(
             loaded,
@@ -247,7 +248,7 @@ def read_texts(
     loaded: Run, run: Path, data: Sequence[str], *, skip_bad: bool = False, quiet: bool = True
 ) -> tuple[list[Text], list[str], str]:
     """Texts to audit, the files they are from, and what was left out of those in words."""
-    from parsimax.classify.auditing import text_of
+    from parsimax.classify.auditing import usable
     from parsimax.classify.examples import check_some
 
     given = loaded.config.data
@@ -260,10 +261,12 @@ def read_texts(
         raise ValueError(
             f"{run}: its data are not where they were ({error}); give texts by --data FILE"
         ) from error
+    skip = skip_bad or given.skip_bad
+    texts, read = usable(read, loaded.vocabulary, skip_bad=skip)
     check_some(read, ", ".join(paths))
     if read.remarks() and not quiet:
         print(f"parsimax: left out: {read.remarks()}", file=sys.stderr)
-    return [text_of(example, loaded.vocabulary) for example in read], paths, read.remarks()
+    return texts, paths, read.remarks()
 
 
 def sample(texts: list[Text], count: int | None, seed: int) -> list[Text]:
@@ -408,6 +411,7 @@ def write(
         "date": when,
         "versions": versions(),
     }
+    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**about, **result.as_dict()}, ensure_ascii=False, allow_nan=False)
     replace(folder / PAGE_NAME, audit_page(result, facts))
     replace(folder / "audit.json", text + "\n")

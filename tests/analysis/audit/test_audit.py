@@ -25,6 +25,7 @@ from parsimax.analysis.audit import (
     importance,
     kendall_tau,
 )
+from parsimax.analysis.audit.quality import quality
 
 from .models import model, texts
 
@@ -426,3 +427,21 @@ def test_a_token_that_is_none_and_a_constant_prediction():
         return torch.full((len(mask), 2), 0.5, dtype=h.dtype)
 
     refuses(ValueError, "a constant has nothing to explain", changed(decode=decode))
+
+
+def test_area_of_three_classes():
+    generator = torch.Generator().manual_seed(0)
+    p = torch.rand(30, 3, generator=generator, dtype=torch.float64)
+    p = p / p.sum(1, keepdim=True)
+    labels = [i % 3 for i in range(30)]
+    each = []
+    for c in range(3):  # every pair of a text of the class and one of another
+        yes = [float(p[i, c]) for i in range(30) if labels[i] == c]
+        no = [float(p[i, c]) for i in range(30) if labels[i] != c]
+        each.append(sum((a > b) + (a == b) / 2 for a in yes for b in no) / len(yes) / len(no))
+    found = quality(p, labels)
+    assert found.auc == pytest.approx(sum(each) / 3)
+    assert found.notes == ()
+    missing = quality(p, [i % 2 for i in range(30)])
+    assert math.isnan(missing.auc)
+    assert "No text has the label 2" in missing.notes[0]
