@@ -178,5 +178,8 @@ def test_what_was_not_found_is_no_support(search, mixed, answer, word):
     assert f"looked for in 5 × {search.steps} steps" in finding.evidence[0]
     assert "was mixed with attention itself" in finding.evidence[0]
     assert found.headline.startswith("Undecided")
+    some = {m: e if m.name == "mixed" else estimate(0.1, 0.4) for m, e in measures.items()}
+    (partly,) = judge(some, searches={subject: search}).findings
+    assert ("there may be more of them" in partly.statement) == (answer == "unclear")
     short = any("was short here" in text for text in found.cautions)
     assert short == (search.steps in (0, 100))

@@ -368,6 +368,10 @@ def _unique(
     else:
         answer, supports = PARTLY, None
         statement = f"For some texts there are very different weights{limit}."
+        if (search is not None and _is_short(search)) or (
+            mixed is not None and mixed.count and mixed.high > SOME
+        ):
+            statement += " The search was short or often failed: there may be more of them."
     return Finding(question, answer, statement, tuple(evidence), caution, supports)
 
 
