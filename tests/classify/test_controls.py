@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
-from tests.classify.texts import config
+from tests.classify.texts import config, rows, write
 
+from parsimax._runs.errors import TrainingError
 from parsimax.classify import controls
 from parsimax.classify.auditing import auditable
 from parsimax.classify.training import train
@@ -66,3 +69,26 @@ def test_an_adversary_decides_alike_and_attends_elsewhere(tmp_path: Path) -> Non
     last = MASK.sum(1, keepdim=True) - 1
     assert (b.gather(1, last) > a.gather(1, last) + 0.3).all()
     assert (p - q).abs().max() < 0.25
+
+
+def test_a_control_of_something_else_is_not_taken(tmp_path: Path) -> None:
+    short = {"max_epochs": 1, "device": "cpu"}
+    run = train(config(tmp_path, training=short), tmp_path / "run", quiet=True).run
+    controls.seeds(run, tmp_path / "c")(2)
+    criterion = Elsewhere(auditable(run))
+    controls.adversaries(run, tmp_path / "c")(criterion)
+    controls.adversaries(run, tmp_path / "c")(criterion)  # the same again is welcome
+
+    # a run of other options
+    faster = replace(run.config, optimizer=replace(run.config.optimizer, lr=0.5))
+    with pytest.raises(TrainingError, match=r"seed-2 holds a control .* optimizer\.lr \(0\.02"):
+        controls.seeds(replace(run, config=faster), tmp_path / "c")(2)
+    # other weights of the run that the adversary is to imitate
+    with torch.no_grad():
+        run.model.out.weight.add_(0.01)
+    with pytest.raises(TrainingError, match="beside other weights than the run has now"):
+        controls.adversaries(run, tmp_path / "c")(criterion)
+    # data that are not those of the run
+    write(tmp_path / "train.jsonl", rows(90, 8))
+    with pytest.raises(TrainingError, match="not those that the run it is compared with"):
+        controls.seeds(run, tmp_path / "c")(3)

@@ -285,3 +285,38 @@ def test_predictions_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     for weights, text in zip(one.weights, data.texts, strict=True):
         assert weights.shape == text.shape
         assert float(weights.sum()) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_refused_resume_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    settings = config(tmp_path, training={"max_epochs": 1})
+    run = tmp_path / "run"
+    train(settings, run, quiet=True)
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    longer = config(tmp_path, training={"max_epochs": 3})
+    changed = rows(120, 1)
+    write(tmp_path / "train.jsonl", [{"text": "zebra yak yak", "label": 1}, *changed, *changed])
+    with pytest.raises(TrainingError, match="training data are not those of this run any more"):
+        train(longer, run, resume=True, quiet=True)
+    # the same words in the same order, and another label: the vocabulary does not tell
+    changed[5] = {**changed[5], "label": 1 - changed[5]["label"]}
+    write(tmp_path / "train.jsonl", changed)
+    with pytest.raises(TrainingError, match="training data are not those of this run any more"):
+        train(longer, run, resume=True, quiet=True)
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+    assert runs.load(run).epoch == 1
+
+
+def test_a_run_that_has_ended_takes_no_other_options(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(config(tmp_path, training={"max_epochs": 2}), run, quiet=True)
+    before = (run / "config.yaml").read_bytes()
+    other = config(tmp_path, training={"max_epochs": 2}, optimizer={"lr": 0.5})
+    with pytest.raises(
+        TrainingError, match=r"has ended after 2 .* optimizer\.lr \(0\.02, now 0\.5"
+    ):
+        train(other, run, resume=True, quiet=True)
+    with pytest.raises(TrainingError, match=r"training\.max_epochs \(2, now 1\)"):
+        train(config(tmp_path, training={"max_epochs": 1}), run, resume=True, quiet=True)
+    assert (run / "config.yaml").read_bytes() == before
+    same_end = config(tmp_path, training={"max_epochs": 2})
+    assert train(same_end, run, resume=True, quiet=True).epochs == 2

@@ -75,6 +75,9 @@ def test_quick_fills_in_what_is_not_given(run: Path, tmp_path: Path) -> None:
     settings = json.loads((tmp_path / "audit.json").read_text())["settings"]
     assert settings["searches"]["adversarial attention"]["steps"] == 2
     assert (settings["permutations"], settings["states_per_text"]) == (20, 16)
+    page = (tmp_path / "audit.html").read_text()
+    assert "This is a quick look: at most 200 texts, 2 steps of search" in page
+    assert "The search for other weights was short here: 5 × 2 steps" in page
 
 
 def test_controls_are_trained_once(
@@ -102,6 +105,8 @@ def test_controls_are_trained_once(
         (["--epsilon", "2"], "epsilon: expected a number from 0 to 1"),
         (["--level", "1"], "level: expected a number between 0 and 1"),
         (["--seeds", "1"], "seeds: 1 is the run's own seed"),
+        (["--seeds", "-5"], "seeds: expected numbers from 0"),
+        (["--seeds", "2", "2"], "seeds: expected different numbers, got 2 twice"),
         (["--data", "nowhere.jsonl"], "nowhere.jsonl"),
     ],
 )
@@ -112,8 +117,10 @@ def test_options_that_cannot_be(
     message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["audit", str(run), *FAST, "--out", str(tmp_path), *arguments]) == 1
+    out = tmp_path / "out"
+    assert main(["audit", str(run), *FAST, "--out", str(out), *arguments]) == 1
     assert message in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_texts_of_one_token_and_of_one_class(
@@ -169,3 +176,21 @@ def test_a_run_whose_data_are_gone(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "test.jsonl").unlink()
     assert main(["audit", str(tmp_path / "run"), *FAST]) == 1
     assert "give texts by --data FILE" in capsys.readouterr().err
+
+
+def test_unknown_labels_are_bad_rows(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = rows(12, 5)
+    given[3]["label"], given[7]["label"] = 9, "odd"
+    data = write(tmp_path / "odd.jsonl", given)
+    arguments = ["audit", str(run), *FAST, "--data", str(data), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert "2 bad rows" in said
+    assert "odd.jsonl:4" in said
+    assert "odd.jsonl:8" in said
+    assert main([*arguments, "--skip-bad"]) == 0
+    found = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert found["texts"] == 10
+    assert "2 bad rows" in found["left_out"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from parsimax._core.auditable import Auditable, Text
+from parsimax._runs.bad_rows import BadRow, BadRows
 
-from .examples import Example, check_some
+from .examples import Example, Examples, check_some
 from .model import Classifier
 from .run import Run
 from .vocabulary import PAD, Vocabulary
@@ -50,7 +52,35 @@ def texts(
     paths = [path] if isinstance(path, str | Path) else list(path)
     found = run.read(paths, labelled=False, skip_bad=skip_bad)
     check_some(found, ", ".join(map(str, paths)))
-    return [text_of(example, run.vocabulary) for example in found]
+    skip = run.config.data.skip_bad if skip_bad is None else skip_bad
+    return usable(found, run.vocabulary, skip_bad=skip)[0]
+
+
+def usable(
+    found: Examples, vocabulary: Vocabulary, *, skip_bad: bool
+) -> tuple[list[Text], Examples]:
+    """Texts as an audit reads them, and the examples that they are.
+
+    Args:
+        found: What was read.
+        vocabulary: Of the run.
+        skip_bad: Leave rows out, and count them, whose label is none of the model's.
+
+    Raises:
+        DataError: such rows, if they are not to be left out.
+    """
+    kept, texts, bad = [], [], BadRows()
+    for example in found:
+        try:
+            texts.append(text_of(example, vocabulary))
+            kept.append(example)
+        except ValueError as error:
+            why = str(error).removeprefix(f"{example.path}:{example.line}: ")
+            bad.add(BadRow(example.path, example.line, why))
+    if bad.count and not skip_bad:
+        raise bad.error()
+    left = replace(found, examples=tuple(kept), skipped=found.skipped + bad.count)
+    return texts, left
 
 
 def text_of(example: Example, vocabulary: Vocabulary) -> Text:

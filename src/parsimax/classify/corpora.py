@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
+from parsimax._runs import files
 from parsimax._runs.display import Display
 from parsimax._runs.errors import TrainingError
 
@@ -24,6 +27,17 @@ class Corpora:
     train: Encoded
     validation: Encoded
     test: Encoded | None
+    vectors: str = ""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the words, numbers and labels that training and validation see."""
+        whole = hashlib.sha256(f"{self.vocabulary.fingerprint} {self.vectors}".encode())
+        for part in (self.train, self.validation):
+            lengths = torch.tensor([len(text) for text in part.texts])
+            for numbers in (lengths, torch.cat(part.texts), part.labels):
+                whole.update(numbers.numpy().astype("<i8").tobytes())
+        return whole.hexdigest()
 
     @classmethod
     def read(cls, config: Config, display: Display) -> Corpora:
@@ -67,7 +81,12 @@ class Corpora:
                     f"training.metric: the AUC of data.validation is undefined, because it has "
                     f"texts of {seen} of {len(names)} classes only; take accuracy, f1 or loss"
                 )
-        return cls(vocabulary, encoded["train"], encoded["validation"], encoded.get("test"))
+        vectors = (
+            "" if data.vectors is None else files.fingerprint([files.check_file(data.vectors)])
+        )
+        return cls(
+            vocabulary, encoded["train"], encoded["validation"], encoded.get("test"), vectors
+        )
 
 
 def _describe(texts: Examples, encoded: Encoded, names: tuple[str, ...]) -> str:

@@ -32,6 +32,7 @@ class Run:
         folder: Where it is; None for one that was never written.
         epoch: Of the checkpoint.
         validated: Its scores on the validation data.
+        data: Fingerprint of what it was trained on; None for runs of earlier versions.
     """
 
     model: Classifier
@@ -40,6 +41,7 @@ class Run:
     folder: Path | None = None
     epoch: int = 0
     validated: dict[str, Any] | None = None
+    data: str | None = None
 
     def read(
         self, paths: Sequence[str | Path], *, labelled: bool = True, skip_bad: bool | None = None
@@ -110,4 +112,5 @@ def load(run: str | Path, checkpoint: str = "best", device: str | torch.device =
         folder=folder.path,
         epoch=state["epoch"],
         validated=state["validated"],
+        data=state.get("data"),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from .batches import Batch, shuffled
 from .config import Config, Metric
 from .corpora import Corpora
 from .evaluation import evaluate
-from .folder import RunFolder, begin
+from .folder import NO_MATTER, RunFolder, begin, check_resumed, go_on
 from .metrics import Scores
 from .model import Classifier, Prediction
 from .run import Run
@@ -72,6 +72,8 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     objective: Objective | None = None,
+    origin: str = "",
+    data_of: str | None = None,
 ) -> Outcome:
     """Train a classifier into a run folder.
 
@@ -81,19 +83,33 @@ def train(
         resume: Go on after the last epoch; otherwise there must be none.
         quiet: Show nothing.
         objective: What to minimise instead of the output mapping's loss, such as an adversary's.
+        origin: What the objective depends on besides the config; a run is resumed with the same
+            only.
+        data_of: The fingerprint that the training and validation data must have, if any.
     """
     place = RunFolder(Path(folder))
     device = _device(config.training.device)
     hold = Hold(place.path) if place.path.is_dir() else None
     try:
-        begin(place, config, resume)
+        differ = check_resumed(place, config) if resume else {}
+        if not resume:
+            begin(place, config)
         hold = hold or Hold(place.path)
         display = Display(quiet)
         data = Corpora.read(config, display)
-        data.vocabulary.save(place.vocabulary)
+        if data_of is not None and data.fingerprint != data_of:
+            raise TrainingError(
+                f"{place.path}: the training or validation data are not those that the run it is "
+                "compared with was trained on; train that run again"
+            )
         checkpoint.seed_everything(config.seed, 0)
         model = _new_model(config, data.vocabulary, display).to(device)
-        return _Trainer(config, place, display, data, model, objective).run(resume)
+        trainer = _Trainer(config, place, display, data, model, objective, origin)
+        if resume:
+            trainer.restore(differ)
+            go_on(place, config)
+        data.vocabulary.save(place.vocabulary)
+        return trainer.run()
     finally:
         if hold is not None:
             hold.release()
@@ -127,6 +143,7 @@ class _Trainer:
         data: Corpora,
         model: Classifier,
         objective: Objective | None,
+        origin: str,
     ) -> None:
         self.config, self.folder, self.display = config, folder, display
         self.data, self.model = data, model
@@ -134,11 +151,10 @@ class _Trainer:
         self.optimizer = make_optimizer(config, model)
         self.class_weights = _class_weights(config, data).to(self.device)
         self.objective = objective or self._own_loss
+        self.origin = origin
         self.state = _State()
 
-    def run(self, resume: bool) -> Outcome:
-        if resume:
-            self._restore()
+    def run(self) -> Outcome:
         metrics_file.keep_until(self.folder.metrics, self.state.step)
         training = self.config.training
         batches = math.ceil(len(self.data.train) / training.batch)
@@ -160,6 +176,7 @@ class _Trainer:
             self.folder.path,
             best["epoch"],
             best["validated"],
+            self.data.fingerprint,
         )
         return Outcome(
             run=run,
@@ -235,6 +252,8 @@ class _Trainer:
         whole = {
             "model": self.model.state_dict(),
             "vocabulary": self.data.vocabulary.fingerprint,
+            "data": self.data.fingerprint,
+            "origin": self.origin,
             "epoch": state.epoch,
             "validated": scores.to_dict(),
         }
@@ -250,17 +269,33 @@ class _Trainer:
             },
         )
 
-    def _restore(self) -> None:
+    def restore(self, differ: Mapping[str, str]) -> None:
+        """Go on from the last checkpoint, if it is of the same data; nothing is written here.
+
+        ``differ`` are the options that the run had otherwise, in words.
+        """
         path = self.folder.checkpoint(checkpoint.LAST)
         last = checkpoint.read(path)
-        if last["vocabulary"] != self.data.vocabulary.fingerprint:
+        # checkpoints of earlier versions know their vocabulary only
+        data = last.get("data", self.data.fingerprint)
+        if (last["vocabulary"], data) != (self.data.vocabulary.fingerprint, self.data.fingerprint):
             raise TrainingError(f"{path}: the training data are not those of this run any more")
+        if last.get("origin", self.origin) != self.origin:
+            raise TrainingError(f"{path} was trained beside another model than the one given now")
         self.model.load_state_dict(last["model"])
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(last["optimizer"])
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate  # which may be told anew
         self.state = _State(**last["progress"])
+        vain = [words for key, words in differ.items() if key not in {*NO_MATTER, "data.test"}]
+        stopped = self._stopped()
+        if stopped is not None and vain:
+            raise TrainingError(
+                f"{self.folder.path} has ended after {self.state.epoch} epochs ({stopped}), and "
+                f"other values of {', '.join(vain)} would change its config and not its weights; "
+                "begin a new run, or let it train longer"
+            )
         checkpoint.set_random_state(last["random"], self.device)
 
     def _test(self) -> Scores | None:

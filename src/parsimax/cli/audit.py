@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from parsimax.cli.runs import Device
+from parsimax.cli.runs import Device, check_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -136,6 +136,7 @@ def audit(
         ("seed", seed, 0),
     ):
         _least(name, value, least, None)
+    check_seeds(seeds)
     if not 0 < level < 1:
         raise ValueError(f"level: expected a number between 0 and 1, got {level:g}")
     if not 0 <= epsilon <= 1:
@@ -156,7 +157,8 @@ def audit(
     drawn = sample(found, wanted.texts, seed)
     model = auditable(loaded)
     folder = run / "audit" if out is None else out
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out: expected a folder, got the file {folder}")
     with using_threads(threads):
         compared = _controls(
             loaded,
@@ -195,7 +197,8 @@ def audit(
             memory=memory * _MIB,
             progress=progress,
         )
-    page = write(result, folder, loaded, run, paths, left_out, drawn_from=len(found))
+    note = _quick_note(wanted) if quick else ""
+    page = write(result, folder, loaded, run, paths, left_out, drawn_from=len(found), note=note)
     if not quiet:
         print(result.verdict)
         print()
@@ -209,6 +212,14 @@ class _Wanted:
     states: int | None
     steps: int
     permutations: int
+
+
+def _quick_note(wanted: _Wanted) -> str:
+    return (
+        f"This is a quick look: at most {wanted.texts:,} texts, {wanted.steps} steps of search, "
+        f"{wanted.permutations} permutations and {wanted.states} hidden states a text. A whole "
+        "audit may say otherwise."
+    )
 
 
 def _least(name: str, value: int | None, least: int, default: int | None) -> int | None:
@@ -237,7 +248,7 @@ def read_texts(
     loaded: Run, run: Path, data: Sequence[str], *, skip_bad: bool = False, quiet: bool = True
 ) -> tuple[list[Text], list[str], str]:
     """Texts to audit, the files they are from, and what was left out of those in words."""
-    from parsimax.classify.auditing import text_of
+    from parsimax.classify.auditing import usable
     from parsimax.classify.examples import check_some
 
     given = loaded.config.data
@@ -250,10 +261,12 @@ def read_texts(
         raise ValueError(
             f"{run}: its data are not where they were ({error}); give texts by --data FILE"
         ) from error
+    skip = skip_bad or given.skip_bad
+    texts, read = usable(read, loaded.vocabulary, skip_bad=skip)
     check_some(read, ", ".join(paths))
     if read.remarks() and not quiet:
         print(f"parsimax: left out: {read.remarks()}", file=sys.stderr)
-    return [text_of(example, loaded.vocabulary) for example in read], paths, read.remarks()
+    return texts, paths, read.remarks()
 
 
 def sample(texts: list[Text], count: int | None, seed: int) -> list[Text]:
@@ -364,6 +377,7 @@ def write(
     left_out: str,
     *,
     drawn_from: int,
+    note: str = "",
 ) -> Path:
     """The page and the files beside it."""
     from parsimax._runs.facts import replace, versions
@@ -383,6 +397,7 @@ def write(
         left_out=left_out,
         origin=f"Measured on {when} with torch {versions().get('torch', '')}; the model is that of "
         f"epoch {loaded.epoch} of {run}.",
+        note=note,
     )
     about = {
         "run": str(run),
@@ -390,11 +405,13 @@ def write(
         "epoch": loaded.epoch,
         "data": list(paths),
         "data_texts": drawn_from,
+        "note": note,
         "left_out": left_out,
         "labels": list(loaded.vocabulary.labels),
         "date": when,
         "versions": versions(),
     }
+    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**about, **result.as_dict()}, ensure_ascii=False, allow_nan=False)
     replace(folder / PAGE_NAME, audit_page(result, facts))
     replace(folder / "audit.json", text + "\n")

@@ -28,6 +28,15 @@ MAX_LENGTH = (
 )
 
 
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse seeds that no random numbers begin with, and one that is given twice."""
+    for i, seed in enumerate(seeds):
+        if not 0 <= seed < 2**63:
+            raise ValueError(f"seeds: expected numbers from 0 to 2**63 - 1, got {seed}")
+        if seed in seeds[:i]:
+            raise ValueError(f"seeds: expected different numbers, got {seed} twice")
+
+
 @dataclass(frozen=True)
 class Models:
     """Runs that speak as one.

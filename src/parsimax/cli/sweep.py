@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from parsimax.cli.runs import Device
+from parsimax.cli.runs import Device, check_seeds
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LAMBDAS = (-32.0, -8.0, -2.0, 0.0, 0.5, 0.75, 0.9)
 _MIB = 2**20
-_FORMAT = 1  # of the audit that a run of a sweep holds
+_FORMAT = 2  # of the audit that a run of a sweep holds
 
 
 def sweep(
@@ -91,11 +91,17 @@ def sweep(
     """
     if lam and alpha:
         raise ValueError("lam, alpha: expected one of them, got both")
-    for name, value in (("texts", texts), ("states", states), ("adversaries", adversaries)):
-        if value < 0:
-            raise ValueError(f"{name}: expected at least 0, got {value}")
-    if threads < 1:
-        raise ValueError(f"threads: expected at least 1, got {threads}")
+    for name, value, least in (
+        ("texts", texts, 0),
+        ("states", states, 0),
+        ("adversaries", adversaries, 0),
+        ("steps", steps, 0),
+        ("memory", memory, 1),
+        ("threads", threads, 1),
+    ):
+        if value < least:
+            raise ValueError(f"{name}: expected at least {least}, got {value}")
+    check_seeds(seeds)
     if not seeds:
         raise ValueError("seeds: expected at least one, got none")
     mappings = _mappings(lam, alpha, softmax)
@@ -104,6 +110,8 @@ def sweep(
     from parsimax.cli.audit import using_threads
     from parsimax.cli.runs import place
 
+    for job in jobs:  # before any is trained
+        _check_same(job)
     where = place(device)
     points: list[Point] = []
     missing = 0
@@ -154,6 +162,12 @@ class _Job:
     setting: str
     config: Config
     folder: Path
+    data: str
+
+    @property
+    def audit(self) -> Path:
+        """Where the audit of its run is."""
+        return self.folder / "sweep-audit.json"
 
     @property
     def name(self) -> str:
@@ -164,14 +178,26 @@ def _mappings(lam: Sequence[float], alpha: Sequence[float], softmax: bool) -> di
     """Mappings by the name of their folders."""
     for value in lam:
         if not value < 1 or not math.isfinite(value):
-            raise ValueError(f"lam: expected finite numbers below 1, got {value:g}")
+            raise ValueError(f"lam: expected finite numbers below 1, got {_short(value)}")
     for value in alpha:
         if not 1 <= value < math.inf:
-            raise ValueError(f"alpha: expected numbers from 1, got {value:g}")
+            raise ValueError(f"alpha: expected numbers from 1, got {_short(value)}")
+    for name, values in (("lam", lam), ("alpha", alpha)):
+        twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
+        if twice is not None:
+            raise ValueError(f"{name}: expected different numbers, got {_short(twice)} twice")
     found = {"softmax": "softmax"} if softmax else {}
     if alpha:
-        return found | {f"alpha={a:g}": f"entmax(alpha={a:g})" for a in alpha}
-    return found | {f"lam={value:g}": f"sparsegen(lam={value:g})" for value in lam or LAMBDAS}
+        return found | {f"alpha={_short(a)}": f"entmax(alpha={_short(a)})" for a in alpha}
+    return found | {
+        f"lam={_short(value)}": f"sparsegen(lam={_short(value)})" for value in lam or LAMBDAS
+    }
+
+
+def _short(value: float) -> str:
+    """A number without loss, and without ".0"."""
+    value += 0.0  # -0 is 0
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 def _jobs(
@@ -192,13 +218,52 @@ def _jobs(
         options = configs.load(path, overrides)
         if options.model.attention.kind == "uniform":
             raise ValueError(f"{path}: uniform attention has no mapping to vary")
+        data = _data(options)
         for seed in seeds:
             for folder, mapping in mappings.items():
                 attention = replace(options.model.attention, mapping=mapping)
                 model = replace(options.model, attention=attention)
                 whole = replace(options, model=model, seed=seed)
-                found.append(_Job(path.stem, whole, out / path.stem / f"{folder}_seed={seed}"))
+                place = out / path.stem / f"{folder}_seed={seed}"
+                found.append(_Job(path.stem, whole, place, data))
     return found
+
+
+def _data(config: Config) -> str:
+    """A fingerprint of all files that a config names; empty if they are not there any more."""
+    from parsimax._runs import files
+
+    data = config.data
+    paths = [*data.train, *data.validation, *data.test]
+    if data.vectors is not None:
+        paths.append(str(data.vectors))
+    try:
+        return files.fingerprint(files.find(paths))
+    except FileNotFoundError:  # training and auditing say so; what is audited can still be drawn
+        return ""
+
+
+def _check_same(job: _Job) -> None:
+    """Refuse a run or an audit that was made with other options or from other data."""
+    from parsimax._runs import checkpoint
+    from parsimax.classify.folder import NO_MATTER, RunFolder, changed, changes
+
+    folder = RunFolder(job.folder)
+    differ: dict[str, str] = {}
+    if folder.checkpoint(checkpoint.LAST).exists():
+        differ |= changed(folder, job.config)
+    found = _read(job.audit)
+    if found is not None and found.get("options", {}).get("format") == _FORMAT:
+        # through JSON, as the other one went: tuples become lists
+        differ |= changes(found["config"], json.loads(json.dumps(job.config.flat(), default=str)))
+        if job.data and found["fingerprint"] != job.data:
+            differ["data"] = "the contents of its data files"
+    words = [text for key, text in differ.items() if key not in NO_MATTER]
+    if words:
+        raise ValueError(
+            f"{job.folder} was made with other values of {', '.join(words)}; give another folder "
+            "by --out, or remove that one"
+        )
 
 
 def _check_task(path: Path) -> None:
@@ -218,15 +283,17 @@ def _point(
     from parsimax.analysis.audit.published import data_set
     from parsimax.analysis.audit.sweep import Point
 
-    path = job.folder / "sweep-audit.json"
-    found = _stored(path, options)
+    found = _read(job.audit)
+    if found is not None and found.get("options") != options.key():
+        found = None
     if found is None:
         if train:
             _train(job, quiet)
         found = _audit(job, options, device, quiet)
         from parsimax._runs.facts import replace as rewrite
 
-        rewrite(path, json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
+        text = json.dumps(found, ensure_ascii=False, allow_nan=False, default=str)
+        rewrite(job.audit, text + "\n")
     tested = found["tested"]
     return Point.read(
         found,
@@ -250,12 +317,12 @@ def _is_trained(job: _Job) -> bool:
     return not job.config.data.test or bool(lines and lines[-1].get("event") == "test")
 
 
-def _stored(path: Path, options: _Options) -> dict[str, Any] | None:
-    """The audit of a run, if there is one that was made in the same way."""
+def _read(path: Path) -> dict[str, Any] | None:
+    """The audit of a run, if there is one."""
     if not path.exists():
         return None
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found if found.get("options") == options.key() else None
+    return found
 
 
 def _train(job: _Job, quiet: bool) -> None:
@@ -298,6 +365,8 @@ def _audit(job: _Job, options: _Options, device: torch.device, quiet: bool) -> d
         )
     return {
         "options": options.key(),
+        "config": job.config.flat(),
+        "fingerprint": job.data,
         "tested": tested,
         "data": paths,
         "left_out": left_out,
@@ -342,7 +411,7 @@ def _write(points: list[Point], out: Path, jobs: Sequence[_Job], options: _Optio
         "date": when,
         "versions": versions(),
         "audit": options.key(),
-        "configs": {job.setting: job.config.flat() for job in jobs},
+        "configs": _configs(jobs),
     }
     rewrite(
         out / "sweep.json",
@@ -355,6 +424,17 @@ def _write(points: list[Point], out: Path, jobs: Sequence[_Job], options: _Optio
     texts = f"{options.texts:,} texts each" if options.texts else "all texts"
     rewrite(page, sweep_page(found, origin=f"Audited on {texts}, {when}."))
     return page
+
+
+def _configs(jobs: Sequence[_Job]) -> dict[str, Any]:
+    """The options of each setting; those that its models differ in as lists of all values."""
+    found: dict[str, Any] = {}
+    for setting in dict.fromkeys(job.setting for job in jobs):
+        flat = [job.config.flat() for job in jobs if job.setting == setting]
+        found[setting] = dict(flat[0])
+        for key in ("model.attention.mapping", "seed"):
+            found[setting][key] = list(dict.fromkeys(values[key] for values in flat))
+    return found
 
 
 def _tables(found: Sweep) -> str:

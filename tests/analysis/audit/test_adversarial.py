@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
-from parsimax.analysis.audit import Auditable, Search, adversarial_attention, jensen_shannon
+import parsimax as px
+from parsimax.analysis.audit import Auditable, Search, adversarial_attention, audit, jensen_shannon
+from parsimax.viz.audit import audit_page
 
 from .models import model, texts
 
@@ -167,3 +169,71 @@ def test_bad_searches(options, message):
 def test_empty_text():
     with pytest.raises(ValueError, match="text 0 has none"):
         adversarial_attention(model().auditable(), texts([0]))
+
+
+@pytest.mark.parametrize("mapping", ["sparsemax", "entmax(alpha=1.5)"])
+def test_sparse_ones_stay_sparse_beside_dense_attention(mapping):
+    m = model()  # softmax: a mixture with its attention has no zeros
+    data = texts([9] * 8)
+    search = Search(mapping=mapping, steps=20, epsilon=1e-3)
+    found = adversarial_attention(m.auditable(), data, search)
+    assert bool(found.mixed.any())
+    for weights, there, jsd in zip(found.attention, found.found, found.jsd, strict=True):
+        if there:
+            assert bool((weights == 0).any())
+        else:
+            assert bool((weights > 0).all())  # attention itself
+            assert jsd == 0
+    assert bool(adversarial_attention(m.auditable(), data, Search(steps=2)).found.all())
+
+
+def test_none_found_is_counted_and_has_no_distance():
+    """A prediction that shows whether any weight is zero leaves no sparse weights."""
+    m = model()
+
+    def decode(h, a, mask):
+        p = ((a > 0) | ~mask).all(1, keepdim=True).double() * 0.9 + 0.05
+        return torch.cat([p, 1 - p], 1) + 0 * (h.sum((1, 2)) + a.sum(1))[:, None]
+
+    auditable = Auditable(m.embed, m.encode, m.attend, decode)
+    data = texts([5] * 6)
+    search = Search(mapping=px.mappings.parse("sparsemax"), steps=3)
+    result = audit(
+        auditable,
+        data,
+        importances=(),
+        states=None,
+        permutations=0,
+        fractions=(),
+        searches=[search],
+        resamples=10,
+    )
+    subject = "adversarial sparsemax"
+    assert result.estimate("jsd", subject).excluded == {"no such weights within 0.01 were found": 6}
+    assert (result.estimate("far", subject).mean, result.estimate("far", subject).count) == (0, 6)
+    assert result.settings["searches"][subject]["mapping"] == "sparsemax"
+    assert all(math.isnan(v) for v in result.examples[0].adversarial[subject])
+    result.to_json()
+    page = audit_page(result)
+    assert "none were found" in page
+    assert "The search for other weights was short here: 5 × 3 steps" in page
+
+
+def test_searches_are_named_by_what_differs():
+    m = model()
+    three = [Search(steps=1, seed=s) for s in (0, 1, 2)]
+    result = audit(
+        m.auditable(),
+        texts([5] * 3),
+        importances=(),
+        states=None,
+        permutations=0,
+        fractions=(),
+        searches=three,
+        resamples=10,
+    )
+    assert list(result.settings["searches"]) == [
+        "adversarial attention",
+        "adversarial attention, seed 1",
+        "adversarial attention, seed 2",
+    ]

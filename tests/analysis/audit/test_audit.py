@@ -25,6 +25,7 @@ from parsimax.analysis.audit import (
     importance,
     kendall_tau,
 )
+from parsimax.analysis.audit.quality import quality
 
 from .models import model, texts
 
@@ -342,3 +343,105 @@ def test_controls_enter_the_verdict():
     assert found.controls == (control,)
     assert any("seed 1: attention" in line for f in found.verdict.findings for line in f.evidence)
     assert json.loads(found.to_json())["controls"][0]["kind"] == "seed"
+
+
+@pytest.mark.parametrize("kind", ["averages over padding", "subtracts the mean of the batch"])
+@pytest.mark.parametrize("lengths", [[6, 6, 6], [6], [4, 9]])
+def test_texts_of_one_length_hide_no_dependence(kind, lengths):
+    m = model()
+
+    def encode(x, mask):
+        h = torch.tanh(x @ torch.ones(6, 10, dtype=x.dtype) + x.sum(-1, keepdim=True).sin())
+        mean = h.mean(1, keepdim=True) if kind.startswith("averages") else h.mean((0, 1))
+        return h - mean
+
+    auditable = Auditable(m.embed, encode, m.attend, m.decode)
+    with pytest.raises(ValueError, match="depends on the other texts of its batch"):
+        audit(auditable, texts(lengths), permutations=0, searches=())
+
+
+def test_texts_of_one_length_are_audited():
+    audit(model().auditable(), texts([6, 6]), permutations=0, searches=(), resamples=10)
+
+
+def halved(dtype, mapping="softmax", decode=None):
+    m = model(mapping=mapping).to(dtype)
+    encode = lambda x, mask: torch.tanh(torch.cat([x, x[..., :4]], -1))  # noqa: E731
+    return Auditable(m.embed, encode, m.attend, decode or m.decode)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype):
+    data = texts([40] * 6)
+    whole = audit(halved(torch.float64), data, permutations=0, searches=(), resamples=10)
+    found = audit(halved(dtype), data, permutations=0, searches=(), resamples=10)
+    assert found.texts == len(found.kept)
+    assert any(str(dtype) in note and "float32" in note for note in found.quality.notes)
+    for name in ("inputs", "hidden"):
+        reference = f"leave_one_out:{name}"
+        half = found.estimate("tau_b", "attention", reference)
+        full = whole.estimate("tau_b", "attention", reference)
+        assert half.count == full.count
+        assert half.mean == pytest.approx(full.mean, abs=0.25)
+    weights = torch.tensor(found.examples[0].attention, dtype=torch.float64)
+    assert float(weights.sum()) == pytest.approx(1)
+
+
+def test_half_precision_sums_that_are_off_name_the_dtype():
+    m = model().to(torch.bfloat16)
+
+    def decode(h, a, mask):
+        return m.decode(h, a, mask) * 1.05
+
+    refuses(
+        ValueError, "in torch.bfloat16; their sum is off", halved(torch.bfloat16, decode=decode)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"examples": -3}, "examples must be an int of at least 0, got -3"),
+        ({"top": (0,)}, "each k of top must be an int of at least 1, got 0"),
+        ({"permutations": -1}, "permutations must be an int of at least 0"),
+        ({"searches": (Search(), Search(mapping=px.mappings.parse("softmax")))}, "must differ"),
+    ],
+)
+def test_counts_are_checked_before_anything_runs(options, message):
+    def never(*_):
+        raise AssertionError
+
+    with pytest.raises(ValueError, match=message):
+        audit(Auditable(never, never, never, never), texts([3, 4]), **options)
+
+
+def test_a_token_that_is_none_and_a_constant_prediction():
+    refuses(
+        ValueError,
+        "got tokens from .* to 99 .* another vocabulary",
+        model().auditable(),
+        [Text([3, 99], ["a", "b"], 0)],
+    )
+
+    def decode(h, a, mask):
+        return torch.full((len(mask), 2), 0.5, dtype=h.dtype)
+
+    refuses(ValueError, "a constant has nothing to explain", changed(decode=decode))
+
+
+def test_area_of_three_classes():
+    generator = torch.Generator().manual_seed(0)
+    p = torch.rand(30, 3, generator=generator, dtype=torch.float64)
+    p = p / p.sum(1, keepdim=True)
+    labels = [i % 3 for i in range(30)]
+    each = []
+    for c in range(3):  # every pair of a text of the class and one of another
+        yes = [float(p[i, c]) for i in range(30) if labels[i] == c]
+        no = [float(p[i, c]) for i in range(30) if labels[i] != c]
+        each.append(sum((a > b) + (a == b) / 2 for a in yes for b in no) / len(yes) / len(no))
+    found = quality(p, labels)
+    assert found.auc == pytest.approx(sum(each) / 3)
+    assert found.notes == ()
+    missing = quality(p, [i % 2 for i in range(30)])
+    assert math.isnan(missing.auc)
+    assert "No text has the label 2" in missing.notes[0]

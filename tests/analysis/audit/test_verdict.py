@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from parsimax.analysis.audit.adversarial import Search
 from parsimax.analysis.audit.bootstrap import Estimate
 from parsimax.analysis.audit.measures import Measure
 from parsimax.analysis.audit.quality import Quality, quality
@@ -21,8 +22,8 @@ def estimate(low, high, count=100):
     return Estimate((low + high) / 2, low, high, 0.1, (low + high) / 2, count)
 
 
-def judge(measures, controls=()):
-    return verdict(measures, GOOD, controls, 0.01)
+def judge(measures, controls=(), searches=None):
+    return verdict(measures, GOOD, controls, searches or {"adversarial attention": Search()})
 
 
 def ranks(low, high, count=100):
@@ -141,7 +142,7 @@ def test_trained_controls(controls, answer, supports):
 
 
 def test_notes_about_the_model_are_cautions():
-    found = verdict({}, dataclasses.replace(GOOD, notes=("Odd.",)), (), None)
+    found = verdict({}, dataclasses.replace(GOOD, notes=("Odd.",)), (), {})
     assert found.cautions[-1] == "Odd."
 
 
@@ -154,3 +155,31 @@ def test_quality():
     flat = quality(torch.tensor([[0.9, 0.1]] * 3), [None] * 3)
     assert math.isnan(flat.accuracy)
     assert len(flat.notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("search", "mixed", "answer", "word"),
+    [
+        (Search(), (0.0, 0.1), "no", "that others exist is not excluded"),
+        (Search(steps=0), (0.0, 0.1), "unclear", "the search was short (5 × 0 steps of 0.01"),
+        (Search(steps=100), (0.0, 0.1), "unclear", "5 × 100 steps"),
+        (Search(steps=50, lr=0.1), (0.0, 0.1), "no", "not excluded"),
+        (Search(), (0.8, 0.9), "unclear", "the search itself failed"),
+    ],
+)
+def test_what_was_not_found_is_no_support(search, mixed, answer, word):
+    subject = "adversarial attention"
+    measures = {Measure(n, subject): estimate(0.0, 0.1) for n in ("far", "jsd")}
+    measures[Measure("mixed", subject)] = estimate(*mixed)
+    found = judge(measures, searches={subject: search})
+    (finding,) = found.findings
+    assert (finding.answer, finding.supports) == (answer, None)
+    assert word in finding.statement
+    assert f"looked for in 5 × {search.steps} steps" in finding.evidence[0]
+    assert "was mixed with attention itself" in finding.evidence[0]
+    assert found.headline.startswith("Undecided")
+    some = {m: e if m.name == "mixed" else estimate(0.1, 0.4) for m, e in measures.items()}
+    (partly,) = judge(some, searches={subject: search}).findings
+    assert ("there may be more of them" in partly.statement) == (answer == "unclear")
+    short = any("was short here" in text for text in found.cautions)
+    assert short == (search.steps in (0, 100))

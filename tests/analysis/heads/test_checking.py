@@ -71,3 +71,9 @@ def test_budgets_and_half_precision_pass() -> None:
 
 def test_one_token_is_a_sentence() -> None:
     assert density([record(torch.ones(1, 1))])["encoder"].density.item() == 1.0
+
+
+def test_weights_above_one_are_no_budget() -> None:
+    doubled = torch.tensor([[1.8, 0.2], [1.0, 1.0]]).expand(1, 2, 2, 2)
+    with pytest.raises(ValueError, match=r"weights must be at most 1, got 1\.8 in layer 1, head 1"):
+        check(made(doubled))

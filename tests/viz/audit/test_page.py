@@ -128,3 +128,14 @@ def test_numbers() -> None:
     nan = float("nan")
     assert interval(Estimate(0.5, nan, nan, nan, 0.5, 1)) == "0.50"
     assert interval(Estimate(nan, nan, nan, nan, nan, 0)) == "–"
+
+
+def test_the_first_picture_fits_and_no_word_comes_before_its_explanation(html: str) -> None:
+    first = re.search(r'<figure class="card ([a-z]+)"><svg viewBox', html)
+    assert first is not None
+    assert first[1] == "fits"
+    assert ".fits svg { width: auto; max-width: 100%; }" in html
+    tiles = re.search(r'<div class="tiles">.*?</header>', html, re.DOTALL)
+    assert tiles is not None
+    assert "τ" not in tiles[0]
+    assert "0 if they have nothing to do with each other" in tiles[0]

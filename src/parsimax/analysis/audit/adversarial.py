@@ -21,7 +21,7 @@ from parsimax._core.validation import check_number
 from parsimax.mappings import Mapping, Softmax, parse
 
 from .auditable import Auditable, Text
-from .checked import DEFAULT_MEMORY, Checked
+from .checked import DEFAULT_MEMORY, Checked, rounding
 from .divergence import jensen_shannon, total_variation
 from .observe import Encoded, encoded
 from .rows import Progress, Reporter, Tokens, generator_of, tokens_of
@@ -45,7 +45,8 @@ class Search:
         lr: Step size of Adam (amsgrad).
         penalty: λ on what exceeds epsilon.
         mapping: From logits to weights: "softmax" as in the paper, or one with sparse values,
-            such as "entmax(alpha=1.5)" or "sparsemax", for sparse distributions only.
+            such as "entmax(alpha=1.5)" or "sparsemax", for sparse distributions only. Where none
+            of those keeps the prediction, none is found.
         on_support: Whether only tokens that have attention may have weight.
         seed: Of the logits to begin with.
     """
@@ -75,11 +76,15 @@ class Adversarial:
     """The farthest distribution of each text that leaves its prediction within epsilon.
 
     Args:
-        attention: For each text (n,), float64: on the simplex, and on the support if asked for.
+        attention: For each text (n,), float64: on the simplex, and on the support if asked for;
+            attention itself where nothing was found.
         jsd: (N,): its Jensen–Shannon divergence from attention, in nats, at most log 2.
         tvd: (N,): how far the prediction moves, at most epsilon.
         mixed: (N,) bool: every distribution of the search moved the prediction too far, and
-            this one was mixed with attention itself until it did not.
+            this one was mixed with attention itself (on the words that it had, if it was
+            sparse) until it did not.
+        found: (N,) bool: False where no distribution of the kind that was asked for is within
+            epsilon; only a search among sparse ones can end like that.
         search: How it was looked for.
     """
 
@@ -87,6 +92,7 @@ class Adversarial:
     jsd: Tensor
     tvd: Tensor
     mixed: Tensor
+    found: Tensor
     search: Search
 
 
@@ -119,7 +125,7 @@ def search_all(
 ) -> Adversarial:
     """The same for rows of tokens."""
     attention: list[Tensor] = [torch.empty(0)] * len(rows)
-    numbers = torch.zeros(3, len(rows), dtype=torch.float64)
+    numbers = torch.zeros(4, len(rows), dtype=torch.float64)
     where = " on the support" if search.on_support else ""
     stage = f"adversarial attention, {parse(search.mapping)}{where}"
     report = Reporter(progress, stage, len(rows))
@@ -129,13 +135,15 @@ def search_all(
             attention[i] = found.attention[row][: len(rows[i])].cpu().clone()
         numbers[:, part.index] = found.numbers.cpu()
         report.add(len(part.index))
-    return Adversarial(tuple(attention), numbers[0], numbers[1], numbers[2] > 0, search)
+    return Adversarial(
+        tuple(attention), numbers[0], numbers[1], numbers[2] > 0, numbers[3] > 0, search
+    )
 
 
 @dataclass(frozen=True)
 class _Found:
     attention: Tensor  # (B, L)
-    numbers: Tensor  # (3, B): jsd, tvd, mixed
+    numbers: Tensor  # (4, B): jsd, tvd, mixed, found
 
 
 class _Batch:
@@ -151,8 +159,7 @@ class _Batch:
         self.h = part.h.repeat_interleave(search.count, 0)
         self.row_mask = part.mask.repeat_interleave(search.count, 0)
         # other batch sizes are rounded differently: what we keep has to hold in those as well
-        slack = 16 * torch.finfo(part.y.dtype).eps
-        self.within = max(search.epsilon - slack, 0.0)
+        self.within = max(search.epsilon - rounding(part.y.dtype), 0.0)
 
     def run(self) -> _Found:
         search = self.search
@@ -225,11 +232,16 @@ class _Batch:
         candidates = candidates / candidates.sum(-1, keepdim=True)
         jsd, tvd = self._judge(candidates)
         mixed = torch.zeros_like(jsd, dtype=torch.bool)
+        plain = isinstance(self.mapping, Softmax)
+        # a mixture with dense attention is dense: sparse ones are mixed on their own support
+        shared = original[:, None] * (1.0 if plain else candidates > 0)
+        total = shared.sum(-1, keepdim=True)
+        toward = torch.where(total > 0, shared / total.clamp(min=_TINY), candidates)
         for back in _BACK:
             failed = tvd > self.within
             if not bool(failed.any()):
                 break
-            nearer = (1 - back) * best.double() + back * original[:, None]
+            nearer = (1 - back) * best.double() + back * toward
             nearer = nearer / nearer.sum(-1, keepdim=True)
             candidates = torch.where(failed[..., None], nearer, candidates)
             mixed |= failed
@@ -240,12 +252,17 @@ class _Batch:
         jsd, tvd = jsd.masked_fill(failed, 0.0), tvd.masked_fill(failed, 0.0)
         first = jsd.argmax(1, keepdim=True)
         attention = candidates.gather(1, first[..., None].expand(-1, -1, self.length))[:, 0]
-        numbers = [v.double().gather(1, first)[:, 0] for v in (jsd, tvd, (mixed | failed))]
+        # attention that has zeros is itself one of the sparse ones
+        own = ((self.original == 0) & self.part.mask).any(1) | (self.part.mask.sum(1) == 1)
+        found = ~failed | own[:, None] | plain
+        values = (jsd, tvd, mixed | failed, found)
+        numbers = [v.double().gather(1, first)[:, 0] for v in values]
         return _Found(attention, torch.stack(numbers))
 
     def _judge(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
         weights = candidates.to(self.h.dtype)
         moved = decode_many(self.model, self.part.h, weights, self.part.mask).double()
         original = self.original.double()[:, None]
+        original = original / original.sum(-1, keepdim=True)
         tvd = total_variation(moved, self.part.y.double()[:, None])
         return jensen_shannon(candidates, original), tvd

@@ -12,6 +12,16 @@ from .auditable import Auditable
 from .rows import Footprint, Tokens, most_rows, pad
 
 DEFAULT_MEMORY = 512 * 2**20  # bytes
+HALF = (torch.float16, torch.bfloat16)
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """How far a prediction may differ between batches by rounding alone.
+
+    Errors of float32 add up over a model's sums. Half precision is summed in float32 and rounded at
+    the end, so that a few of its much coarser units are enough.
+    """
+    return (2 if dtype in HALF else 16) * torch.finfo(dtype).eps
 
 
 class Checked:
@@ -60,7 +70,14 @@ class Checked:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Vectors (B, L, E)."""
-        x = self._auditable.embed(tokens)
+        try:
+            x = self._auditable.embed(tokens)
+        except IndexError as error:
+            raise ValueError(
+                f"auditable.embed must take every token of the texts and the padding token "
+                f"{self.filler}, got tokens from {int(tokens.min())} to {int(tokens.max())} and "
+                f"an IndexError ({error}); are the texts numbered by another vocabulary?"
+            ) from error
         return _expect(x, "embed", (*tokens.shape, None))
 
     def encode(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -135,12 +152,26 @@ class Checked:
                 h = self.encode(x, mask)
                 y = self.decode(h, self.attend(h, mask), mask)
                 sizes.append(sum(seen.values()) + x.nbytes + h.nbytes)
+            if not y.requires_grad and not self._depends(tokens, mask):
+                raise ValueError(
+                    "auditable.decode returns the same prediction whatever the hidden states and "
+                    "weights are: a constant has nothing to explain"
+                )
             if not y.requires_grad:
                 raise ValueError(
                     "the prediction does not depend on embed's output as far as autograd sees; "
                     "encode and decode must be differentiable (no .detach(), no torch.no_grad())"
                 )
         return max(sizes[1] - sizes[0], x.nbytes // 2)
+
+    def _depends(self, tokens: Tensor, mask: Tensor) -> bool:
+        """Whether other hidden states lead to another prediction, gradients aside."""
+        with torch.no_grad():
+            h = self.encode(self.embed(tokens), mask)
+            a = self.attend(h, mask)
+            other = torch.randn(h.shape, generator=torch.Generator().manual_seed(0)).to(h)
+            changed = self.decode(10 * other, a, mask)
+            return not torch.equal(changed, self.decode(h, a, mask))
 
     @contextlib.contextmanager
     def _differentiable(self) -> Iterator[None]:

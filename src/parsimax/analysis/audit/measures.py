@@ -201,18 +201,24 @@ def adversaries(found: Adversarial, subject: str, attention: Sequence[Tensor]) -
 
     Restricted to a support of one token there is nothing but attention itself.
     """
-    reasons = tuple(
+    narrow = tuple(
         "support of one token" if found.search.on_support and int((a > 0).sum()) < 2 else ""
         for a in attention
     )
-    alone = torch.tensor([bool(reason) for reason in reasons])
+    # that none was found is a result: it counts as not far, but has no distance
+    none = tuple(
+        reason or ("" if there else f"no such weights within {found.search.epsilon:g} were found")
+        for reason, there in zip(narrow, found.found.tolist(), strict=True)
+    )
     numbers = {
         "jsd": found.jsd,
         "prediction_moved": found.tvd,
         "far": (found.jsd > FAR).double(),
         "mixed": found.mixed.double(),
     }
-    return {
-        Measure(name, subject): Column(values.masked_fill(alone, math.nan), reasons)
-        for name, values in numbers.items()
-    }
+    columns: Columns = {}
+    for name, values in numbers.items():
+        reasons = none if name in ("jsd", "prediction_moved") else narrow
+        left_out = torch.tensor([bool(reason) for reason in reasons])
+        columns[Measure(name, subject)] = Column(values.masked_fill(left_out, math.nan), reasons)
+    return columns

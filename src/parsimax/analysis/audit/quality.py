@@ -17,7 +17,8 @@ class Quality:
     Args:
         texts: How many have a label.
         accuracy: NaN without labels.
-        auc: Area under the ROC curve, for two classes; NaN otherwise or if one class is missing.
+        auc: Area under the ROC curve; of more than two classes, the mean of each against the rest.
+            NaN if a class has no text.
         predicted: How many texts each class was predicted for.
         notes: What a reader should know about these numbers.
     """
@@ -55,8 +56,17 @@ def quality(predictions: Tensor, labels: Sequence[int | None]) -> Quality:
             f"All {len(known)} labels are of class {int(truth[0])}: AUC is not defined, and "
             "accuracy says nothing about other classes."
         )
+    elif len(set(truth.tolist())) < classes:
+        missing = sorted(set(range(classes)) - set(truth.tolist()))
+        notes.append(
+            f"No text has the label {', '.join(map(str, missing))}: AUC, a mean over all classes, "
+            "is not defined."
+        )
     elif classes == 2:
         auc = _auc(predictions[known, 1], truth)
+    else:
+        each = [_auc(predictions[known, c], (truth == c).long()) for c in range(classes)]
+        auc = sum(each) / classes
     accuracy = float((winner[known] == truth).double().mean()) if known else math.nan
     return Quality(len(known), accuracy, auc, predicted, tuple(notes))
 

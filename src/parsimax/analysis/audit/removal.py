@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checked import Checked
+from .checked import Checked, rounding
 from .divergence import total_variation
 from .methods import LeaveOneOut
 from .rows import Progress, Reporter, Tokens, batches, pad_values
@@ -204,12 +204,12 @@ def _norms_without(
 
 
 def _rounded(moved: Tensor, dtype: torch.dtype) -> Tensor:
-    """Distances in steps of 16 units of rounding of the model's dtype.
+    """Distances in steps of the rounding of the model's dtype.
 
     A state without weight can be removed and nothing changes, but another batch is rounded
     otherwise. What is only rounding must not decide an order of tokens: those are ties.
     """
-    step = 16 * torch.finfo(dtype).eps
+    step = rounding(dtype)
     return (moved / step).round() * step
 
 

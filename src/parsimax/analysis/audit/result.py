@@ -34,7 +34,8 @@ class Example:
         prediction: Probabilities of the classes.
         attention: (n,).
         importance: Shares (n,) by name.
-        adversarial: Other weights (n,) with nearly the same prediction, by name of the search.
+        adversarial: Other weights (n,) with nearly the same prediction, by name of the search;
+            NaN where none were found.
         jsd: Of those from attention, in nats.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from parsimax.mappings import parse
 from .adversarial import Adversarial, Search, search_all
 from .auditable import Auditable, Text
 from .bootstrap import difference, estimates
-from .checked import DEFAULT_MEMORY, Checked
+from .checked import DEFAULT_MEMORY, HALF, Checked, rounding
 from .erasure import FRACTIONS, erasure
 from .importance import shares, to_prediction, to_states
 from .measures import (
@@ -95,15 +96,22 @@ def audit(
         A frozen dataclass with tables, intervals, examples, exclusions and a verdict.
     """
     _check_texts(texts)
-    if len(set(searches)) < len(searches):
+    if len({tuple(_options(search).items()) for search in searches}) < len(searches):
         raise ValueError(f"searches must differ from each other, got {list(searches)}")
     named = _named(importances)
+    _check_counts(top, examples, permutations, states_per_text)
     model = Checked(auditable, device, memory)
     clock = _Clock()
     with clock("predictions and attention"):
         seen = observe(model, texts, progress)
     labels = [texts[i].label for i in seen.kept]
     scores = quality(seen.predictions, labels)
+    if model.dtype in HALF:
+        note = (
+            f"Predictions are in {model.dtype}, and moves of less than {rounding(model.dtype):.2g} "
+            "are not told from rounding: audit the model in float32 to see more."
+        )
+        scores = dataclasses.replace(scores, notes=(*scores.notes, note))
     rows = list(seen.rows)
     columns: Columns = {}
     found: dict[str, list[Tensor]] = {}
@@ -160,12 +168,11 @@ def audit(
         "top": list(top),
         "fractions": list(fractions),
         "permutations": permutations,
-        "searches": {name: dataclasses.asdict(r.search) for name, r in rivals.items()},
+        "searches": {name: _options(r.search) for name, r in rivals.items()},
         "level": level,
         "resamples": resamples,
         "seed": seed,
     }
-    epsilon = searches[0].epsilon if searches else None
     return Audit(
         estimates=summary,
         columns=columns,
@@ -175,7 +182,7 @@ def audit(
         quality=scores,
         examples=_examples(texts, seen, columns, found, rivals, examples),
         controls=tuple(controls),
-        verdict=verdict(summary, scores, controls, epsilon),
+        verdict=verdict(summary, scores, controls, {n: r.search for n, r in rivals.items()}),
         settings=settings,
         seconds=clock.seconds,
     )
@@ -193,6 +200,19 @@ class _Clock:
         yield
         spent = time.perf_counter() - start
         self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+
+def _check_counts(
+    top: Sequence[int], examples: int, permutations: int, states_per_text: int | None
+) -> None:
+    """Before anything is computed."""
+    given = [("examples", examples, 0), ("permutations", permutations, 0)]
+    given += [("each k of top", k, 1) for k in top]
+    if states_per_text is not None:
+        given.append(("states_per_text", states_per_text, 1))
+    for name, value, least in given:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be an int of at least {least}, got {value!r}")
 
 
 def _check_texts(texts: Sequence[Text]) -> None:
@@ -254,12 +274,23 @@ def _drawn(rows: Sequence[Tensor] | Sequence[object], count: int | None, seed: i
     return drawn
 
 
-def _subject(search: Search, taken: Mapping[str, object]) -> str:
+def _options(search: Search) -> dict[str, object]:
+    """Fields by name, with the mapping as a config has it: asdict would lose its name."""
+    whole = {field.name: getattr(search, field.name) for field in dataclasses.fields(search)}
+    return whole | {"mapping": str(parse(search.mapping))}
+
+
+def _subject(search: Search, taken: Mapping[str, Adversarial]) -> str:
     name = f"adversarial {parse(search.mapping)}" + (" on the support" if search.on_support else "")
     name = "adversarial attention" if name == "adversarial softmax" else name
+    if name not in taken:
+        return name
+    # those that are told apart by name from here on: the options that differ, and no others
+    first = taken[name].search
     for option in ("epsilon", "count", "steps", "lr", "penalty", "seed"):
-        if name in taken:
-            name += f", {option} {getattr(search, option):g}"
+        value = getattr(search, option)
+        if value != getattr(first, option):
+            name += f", {option} {value!r}"
     return name
 
 
@@ -304,8 +335,16 @@ def _examples(
                 prediction=tuple(seen.predictions[i].tolist()),
                 attention=tuple(seen.attention[i].tolist()),
                 importance={name: tuple(v[i].tolist()) for name, v in found.items()},
-                adversarial={name: tuple(r.attention[i].tolist()) for name, r in rivals.items()},
-                jsd={name: float(r.jsd[i]) for name, r in rivals.items()},
+                adversarial={
+                    name: tuple(r.attention[i].tolist())
+                    if bool(r.found[i])
+                    else (math.nan,) * len(text.words)
+                    for name, r in rivals.items()
+                },
+                jsd={
+                    name: float(r.jsd[i]) if bool(r.found[i]) else math.nan
+                    for name, r in rivals.items()
+                },
             )
         )
     return tuple(shown)

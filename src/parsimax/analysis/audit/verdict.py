@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .adversarial import Search
 from .bootstrap import Estimate
 from .measures import Measure
 from .quality import Quality
@@ -14,6 +15,7 @@ FEW = 30  # texts below which an interval is not trusted
 WEAK, STRONG = 0.3, 0.6  # of the agreement that ties allow
 HARDLY = 0.05  # mean move of a prediction below which weights hardly matter
 MOST, SOME = 0.5, 0.2  # of texts
+USUAL = Search()  # with as many steps, of that size, as Jain & Wallace's
 
 YES, NO, PARTLY, UNCLEAR = "yes", "no", "partly", "unclear"
 
@@ -60,15 +62,18 @@ def verdict(
     estimates: Mapping[Measure, Estimate],
     quality: Quality,
     controls: Sequence[Comparison],
-    epsilon: float | None,
+    searches: Mapping[str, Search],
 ) -> Verdict:
-    """Judge what was measured; questions that were not tested are left out."""
+    """Judge what was measured; questions that were not tested are left out.
+
+    ``searches`` are those for adversarial attention, by the subject of their measures.
+    """
     candidates = [
         _used(estimates),
         _ranks(estimates),
         _own_tokens(estimates),
         _removal(estimates),
-        _unique(estimates, epsilon),
+        _unique(estimates, searches),
         _trained(controls),
     ]
     findings = tuple(finding for finding in candidates if finding is not None)
@@ -81,6 +86,7 @@ def verdict(
             "These are tests of faithfulness to this model on these texts. They do not ask whether "
             "a person finds the weights plausible, and do not carry over to other models or data."
         ),
+        *_short_searches(searches),
         *quality.notes,
     ]
     return Verdict(_headline(findings), findings, tuple(cautions))
@@ -288,7 +294,30 @@ def _used(estimates: Mapping[Measure, Estimate]) -> Finding | None:
     return Finding(question, UNCLEAR, statement, evidence, caution, None)
 
 
-def _unique(estimates: Mapping[Measure, Estimate], epsilon: float | None) -> Finding | None:
+def _is_short(search: Search) -> bool:
+    """Whether logits cannot go as far as in the usual search: Adam moves them by lr a step."""
+    return search.steps * search.lr < USUAL.steps * USUAL.lr * (1 - 1e-9)
+
+
+def _effort(search: Search) -> str:
+    return f"{search.count} × {search.steps} steps of {search.lr:g}"
+
+
+def _short_searches(searches: Mapping[str, Search]) -> list[str]:
+    found = {_effort(search): None for search in searches.values() if _is_short(search)}
+    if not found:
+        return []
+    return [
+        "The search for other weights was short here: "
+        + "; ".join(found)
+        + f" a text, and {_effort(USUAL)} are usual. A longer one may find weights farther "
+        "away."
+    ]
+
+
+def _unique(
+    estimates: Mapping[Measure, Estimate], searches: Mapping[str, Search]
+) -> Finding | None:
     far = {m: e for m, e in estimates.items() if m.name == "far" and e.count}
     if not far:
         return None
@@ -299,13 +328,23 @@ def _unique(estimates: Mapping[Measure, Estimate], epsilon: float | None) -> Fin
             f"{measure.subject}: divergence {estimates[jsd]} nats of at most 0.693; beyond half of "
             f"that for a share {estimate} of {estimate.count} texts"
         )
+        if measure.subject in searches:
+            evidence[-1] += f"; looked for in {_effort(searches[measure.subject])} a text"
+        failed = estimates.get(Measure("mixed", measure.subject))
+        if failed is not None and failed.count:
+            evidence[-1] += (
+                f"; for a share {failed} of texts all that was found moved the prediction too far, "
+                "and was mixed with attention itself"
+            )
     question = "Could very different weights have led to the same prediction?"
     caution = (
         "Such weights are found text by text, and no trained model produces them: they show that "
         "attention is not the only account of a prediction, not that it is a wrong one."
     )
-    value = next(iter(far.values()))
-    limit = "" if epsilon is None else f" that move the prediction by at most {epsilon:g}"
+    first, value = next(iter(far.items()))
+    search = searches.get(first.subject)
+    mixed = estimates.get(Measure("mixed", first.subject))
+    limit = "" if search is None else f" that move the prediction by at most {search.epsilon:g}"
     if not _enough(value):
         return Finding(
             question, UNCLEAR, f"Only {value.count} texts count.", tuple(evidence), caution, None
@@ -314,11 +353,25 @@ def _unique(estimates: Mapping[Measure, Estimate], epsilon: float | None) -> Fin
         answer, supports = YES, False
         statement = f"For most texts there are very different weights{limit}."
     elif value.high < SOME:
-        answer, supports = NO, True
-        statement = f"For few texts were very different weights found{limit}."
+        # what a search does not find may be there: this never speaks for attention
+        supports = None
+        statement = f"For few texts were very different weights found{limit}"
+        if search is not None and _is_short(search):
+            answer = UNCLEAR
+            statement += f", but the search was short ({_effort(search)} a text)."
+        elif mixed is not None and mixed.count and mixed.high > SOME:
+            answer = UNCLEAR
+            statement += ", but for many texts the search itself failed."
+        else:
+            answer = NO
+            statement += "; that others exist is not excluded."
     else:
         answer, supports = PARTLY, None
         statement = f"For some texts there are very different weights{limit}."
+        if (search is not None and _is_short(search)) or (
+            mixed is not None and mixed.count and mixed.high > SOME
+        ):
+            statement += " The search was short or often failed: there may be more of them."
     return Finding(question, answer, statement, tuple(evidence), caution, supports)
 
 

@@ -105,6 +105,12 @@ def check(record: AttentionRecord, where: str = "record") -> Sentence:
     sums = weights.sum(-1, keepdim=True)
     live = sums > 0
     _check_sums(sums[live], where)
+    if (given > 1 + _SUM_TOLERANCE).any():  # a budget of k has sums of k, of weights up to 1
+        layer, head = _first(given > 1 + _SUM_TOLERANCE)
+        raise ValueError(
+            f"{where}: weights must be at most 1, got {given.max().item():.4g} in layer {layer}, "
+            f"head {head}; these look like scores, or weights that were multiplied"
+        )
     return Sentence(
         record=replace(record, weights=given, allowed=allowed),
         weights=weights / torch.where(live, sums, 1.0),

@@ -37,6 +37,8 @@ def example_card(example: Example, labels: Sequence[str] = ()) -> str:
     truth = "" if example.label is None else f", labelled {_label(example.label, labels)}"
     far = "; ".join(
         f"{words.subject(name)} is {value:.2f} of at most 0.69 away from attention"
+        if value == value
+        else f"{words.subject(name)}: none were found"
         for name, value in example.jsd.items()
     )
     note = words.subject(example.chosen_for) + (f"; {far}" if far else "")

@@ -31,6 +31,7 @@ class Facts:
         labels: Names of its classes.
         left_out: What was left out before the audit, in words.
         origin: With what, when and how the page was made.
+        note: What a reader has to know before all else, such as that this was a quick look.
     """
 
     name: str = "this model"
@@ -39,6 +40,7 @@ class Facts:
     labels: Sequence[str] = ()
     left_out: str = ""
     origin: str = ""
+    note: str = ""
 
 
 def audit_page(audit: Audit, facts: Facts | None = None) -> str:
@@ -59,6 +61,7 @@ def audit_page(audit: Audit, facts: Facts | None = None) -> str:
         model=escape(f" ({about.model})" if about.model else ""),
         data=escape(about.data),
         texts=f"{len(audit.kept):,}",
+        note=f'<p class="lede">{escape(about.note)}</p>' if about.note else "",
         word=escape(word),
         headline=escape(rest.strip()[:1].upper() + rest.strip()[1:]),
         tiles=_tiles(audit),
@@ -116,7 +119,8 @@ def _tiles(audit: Audit) -> str:
                 (
                     f"agreement with {words.method(key.reference)}",
                     words.number(estimate.mean),
-                    f"τ-b, from −1 to 1; {words.interval(estimate).partition(' ')[2]}"
+                    "1 if both put all words in the same order, 0 if they have nothing to do with "
+                    f"each other; {words.interval(estimate).partition(' ')[2]}"
                     if estimate.count
                     else "not defined: there is no order to compare",
                 )
