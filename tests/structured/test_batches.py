@@ -263,6 +263,51 @@ def test_weak_scores_converge(scale):
     assert (few.iterations <= 22).all()  # one to end a stage, and one to measure the gap
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "strength", "weaker"),
+    [
+        (30, 6, 1e-3, 1e-8),
+        (30, 6, 1e-2, 1e-6),
+        (20, 10, 1e-2, 1e-6),
+        (30, 6, 1e-3, 1e-5),
+        (30, 6, 1e-2, 1e-5),
+        (30, 6, 1e-1, 1e-6),
+        (30, 10, 1e-1, 1e-3),
+        (30, 10, 0.0, 1e-3),
+    ],
+)
+def test_transitions_that_are_weaker_than_scores(n, k, strength, weaker):
+    """As at the start of training. Few steps, and an optimum near that without transitions."""
+    torch.manual_seed(0)
+    scores = strength * torch.randn(2, n, k, dtype=torch.float64)
+    transitions = weaker * torch.randn(n - 1, k, k, dtype=torch.float64)
+    r = px.sparsemap(scores, Sequence(transitions))
+    assert r.gap.max() <= 1e-11
+    assert r.iterations.max() < 1000
+    # of two strongly concave functions that differ by so little, optima are near each other
+    apart = (r.marginals - px.sparsemax(scores)).square().sum((1, 2))
+    assert apart.max() <= 2 * 2 * (n - 1) * transitions.abs().max()
+    # the gap, by all labellings' best alone: Viterbi in the plainest form
+    for z, p, y, mu in zip(scores, r.probabilities, r.structures, r.marginals, strict=True):
+        best = z[0] - mu[0]
+        for i in range(1, n):
+            best = (best[:, None] + transitions[i - 1]).amax(0) + z[i] - mu[i]
+        edges = torch.einsum("s,sia,sib->iab", p, y[:, :-1], y[:, 1:])
+        value = (edges * transitions).sum() + (mu * (z - mu)).sum()
+        assert best.max() - value <= 1e-11
+
+
+def test_forbidden_and_weak_transitions_converge():
+    """Where some are forbidden, weaker and weaker scores are solved; the last has steps left."""
+    torch.manual_seed(0)
+    scores = 1e-3 * torch.randn(1, 12, 5, dtype=torch.float64)
+    transitions = 1e-5 * torch.randn(11, 5, 5, dtype=torch.float64)
+    transitions[:, 0, 1] = -torch.inf
+    r = px.sparsemap(scores, Sequence(transitions))
+    assert r.converged.all()
+    assert r.edge_marginals[:, :, 0, 1].max() == 0
+
+
 @pytest.mark.parametrize("shape", [(50, 50), (100, 100), (40, 60)])
 def test_large_matchings_converge(shape):
     scores = torch.randn(4 if shape[0] == 100 else 16, *shape).double()
