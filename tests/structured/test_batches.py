@@ -316,3 +316,54 @@ def test_large_matchings_converge(shape):
     for left, mu in zip((scores - result.marginals).numpy(), result.marginals.numpy(), strict=True):
         rows, columns = linear_sum_assignment(left, maximize=True)
         assert left[rows, columns].sum() - (left * mu).sum() <= 1e-9
+
+
+@every
+def test_gradients_of_an_empty_batch(name):
+    structure, shape = structures(4, 3)[name]
+    scores = torch.randn(0, *shape, requires_grad=True)
+    r = px.sparsemap(scores, structure)
+    (r.marginals.sum() + r.probabilities.sum()).backward()
+    assert scores.grad.shape == scores.shape
+    again = px.sparsemap(scores, structure, warm_start=r)
+    assert again.marginals.shape == scores.shape
+    if name == "sequence":
+        assert r.edge_marginals.shape == (0, 3, 3, 3)
+    detached = scores.detach()
+    _, tangent = torch.func.jvp(
+        lambda z: px.sparsemap(z, structure).marginals, (detached,), (detached,)
+    )
+    assert tangent.shape == scores.shape
+
+
+def test_an_empty_batch_of_transitions_and_losses():
+    transitions = torch.randn(0, 3, 3, 3, requires_grad=True)
+    scores = torch.randn(0, 4, 3, requires_grad=True)
+    loss = px.sparsemap_loss(scores, torch.zeros(0, 4, 3), Sequence(transitions))
+    loss.backward()
+    assert loss == 0
+    assert transitions.grad.shape == transitions.shape
+    shared = torch.randn(3, 3, requires_grad=True)
+    px.sparsemap(scores, Sequence(shared)).marginals.sum().backward()
+    assert torch.equal(shared.grad, torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("beyond", [torch.nan, torch.inf, -torch.inf])
+def test_transitions_beyond_a_length_count_for_nothing(beyond):
+    scores, transitions = torch.randn(3, 4, 3).double(), torch.randn(3, 3, 3, 3).double()
+    transitions[1, 1:], transitions[2] = beyond, beyond
+    transitions.requires_grad_()
+    lengths = torch.tensor([4, 2, 1])
+    r = px.sparsemap(scores, Sequence(transitions), lengths=lengths)
+    for i, n in enumerate(lengths.tolist()):
+        cut = Sequence(transitions.detach()[i, : n - 1])
+        want = px.sparsemap(scores[i, :n], cut).marginals
+        torch.testing.assert_close(r.marginals[i, :n], want, rtol=0, atol=1e-12)
+    r.marginals.square().sum().backward()
+    assert transitions.grad.isfinite().all()
+    labels = torch.zeros(3, 4, dtype=torch.long)
+    loss = px.sparsemap_loss(scores, labels, Sequence(transitions), lengths=lengths)
+    transitions.grad = None
+    loss.backward()
+    assert loss.isfinite()
+    assert transitions.grad.isfinite().all()
