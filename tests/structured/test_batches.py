@@ -297,15 +297,20 @@ def test_transitions_that_are_weaker_than_scores(n, k, strength, weaker):
         assert best.max() - value <= 1e-11
 
 
-def test_forbidden_and_weak_transitions_converge():
-    """Where some are forbidden, weaker and weaker scores are solved; the last has steps left."""
+@pytest.mark.parametrize(("strength", "weaker"), [(1e-3, 1e-8), (1e-2, 1e-5), (0.1, 1e-3)])
+def test_forbidden_and_weak_transitions_converge(strength, weaker):
     torch.manual_seed(0)
-    scores = 1e-3 * torch.randn(1, 12, 5, dtype=torch.float64)
-    transitions = 1e-5 * torch.randn(11, 5, 5, dtype=torch.float64)
-    transitions[:, 0, 1] = -torch.inf
+    scores = strength * torch.randn(1, 30, 6, dtype=torch.float64)
+    transitions = weaker * torch.randn(29, 6, 6, dtype=torch.float64)
+    transitions[:, 0, 1] = transitions[:, 2, 3] = -torch.inf
+    if weaker == 1e-3:
+        transitions[5, :, 1:] = -torch.inf  # sparsemax of every position would need these
     r = px.sparsemap(scores, Sequence(transitions))
-    assert r.converged.all()
-    assert r.edge_marginals[:, :, 0, 1].max() == 0
+    assert r.gap.max() <= 1e-11
+    assert r.iterations.max() < 2000
+    assert r.edge_marginals[transitions[None] == -torch.inf].max() == 0
+    with pytest.raises(ValueError, match="forbid every structure"):
+        px.sparsemap(scores, Sequence(torch.full((6, 6), -torch.inf)))
 
 
 @pytest.mark.parametrize("shape", [(50, 50), (100, 100), (40, 60)])

@@ -85,8 +85,8 @@ def prepare(kind, scores, extra, dims, out):
     """Write the scores of one instance, all finite and at most 0, to ``out``.
 
     Returns (what became of it, other scores, the least total score of an allowed structure, a
-    power of two that takes the scores to the order of one, and the range of other scores, infinite
-    if some are forbidden). What is forbidden gets a score that
+    power of two that takes the scores to the order of one, and the range of other scores
+    that are allowed). What is forbidden gets a score that
     nothing can outweigh. A shift of all scores changes no marginals where all structures have
     equally many variables; without it, large scores would lose digits.
     """
@@ -122,7 +122,7 @@ def prepare(kind, scores, extra, dims, out):
     spread, scale = max(high - low, other_high - other_low), 1.0
     while spread > 0.0 and spread * scale < 1.0 and scale < _LARGEST:
         scale *= 2.0
-    return SOLVED, extra, least, scale, np.inf if other_forbidden else other_high - other_low
+    return SOLVED, extra, least, scale, other_high - other_low
 
 
 @kernel
@@ -173,9 +173,11 @@ def start_sequences(active, extra, dims, least, chosen):
         b = extra_score(SEQUENCE, extra, dims, chosen)
         for i in range(n):
             b += active.scores[chosen[i]]
-        insert(active, chosen, n, b, mass)
-    spread(active)
-    settle(active)
+        if b >= least - 1.0:  # the marginals may force some mass through what is forbidden
+            insert(active, chosen, n, b, mass)
+    if active.state[COUNT] > 0:
+        spread(active)
+        settle(active)
     return active
 
 
