@@ -98,3 +98,14 @@ def test_batches_hold_every_pair_once(snli, tmp_path):
     ordered, shuffled = seen(None), seen(torch.Generator().manual_seed(0))
     assert sorted(ordered) == sorted(shuffled) == everything
     assert ordered != shuffled
+
+
+def test_a_folder_without_data_is_named(
+    snli: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["snli.py", "--data", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match="2"):
+        snli.main()
+    said = capsys.readouterr().err
+    assert "--data must be a folder" in said
+    assert str(tmp_path / "none" / "dev.jsonl.xz") in said

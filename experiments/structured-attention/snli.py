@@ -153,6 +153,12 @@ def main() -> None:
         "--pair", nargs="*", type=int, default=[99, 97, 354], help="test pairs to draw, from 0"
     )
     options = parser.parse_args()
+    for name in ("dev.jsonl.xz", "test.jsonl.xz"):
+        if not (options.data / name).is_file():
+            parser.error(
+                "--data must be a folder with dev.jsonl.xz and test.jsonl.xz: "
+                f"there is no {options.data / name}"
+            )
     settings = Settings(tuple(options.attention), tuple(options.seed), options.epochs)
 
     pairs = read_pairs(options.data / "dev.jsonl.xz")[: options.limit]

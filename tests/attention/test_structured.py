@@ -241,3 +241,13 @@ def test_words_are_checked():
     attention = px.nn.LatentTreeAttention(3)
     with pytest.raises(ValueError, match=r"words must have shape \(B, n, 3\)"):
         attention(torch.zeros(2, 4, 5))
+
+
+@pytest.mark.parametrize("structure", ["matching", "monotone", "sequence"])
+def test_gradients_of_an_empty_batch(structure):
+    attention = px.nn.StructuredAttention(4, 5, structure=structure)
+    query = torch.randn(0, 3, 4, requires_grad=True)
+    context, weights = attention(query, torch.randn(0, 6, 5))
+    (context.sum() + weights.sum()).backward()
+    assert query.grad.shape == query.shape
+    assert not attention.weight.grad.any()

@@ -263,6 +263,56 @@ def test_weak_scores_converge(scale):
     assert (few.iterations <= 22).all()  # one to end a stage, and one to measure the gap
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "strength", "weaker"),
+    [
+        (30, 6, 1e-3, 1e-8),
+        (30, 6, 1e-2, 1e-6),
+        (20, 10, 1e-2, 1e-6),
+        (30, 6, 1e-3, 1e-5),
+        (30, 6, 1e-2, 1e-5),
+        (30, 6, 1e-1, 1e-6),
+        (30, 10, 1e-1, 1e-3),
+        (30, 10, 0.0, 1e-3),
+    ],
+)
+def test_transitions_that_are_weaker_than_scores(n, k, strength, weaker):
+    """As at the start of training. Few steps, and an optimum near that without transitions."""
+    torch.manual_seed(0)
+    scores = strength * torch.randn(2, n, k, dtype=torch.float64)
+    transitions = weaker * torch.randn(n - 1, k, k, dtype=torch.float64)
+    r = px.sparsemap(scores, Sequence(transitions))
+    assert r.gap.max() <= 1e-11
+    assert r.iterations.max() < 1000
+    # of two strongly concave functions that differ by so little, optima are near each other
+    apart = (r.marginals - px.sparsemax(scores)).square().sum((1, 2))
+    assert apart.max() <= 2 * 2 * (n - 1) * transitions.abs().max()
+    # the gap, by all labellings' best alone: Viterbi in the plainest form
+    for z, p, y, mu in zip(scores, r.probabilities, r.structures, r.marginals, strict=True):
+        best = z[0] - mu[0]
+        for i in range(1, n):
+            best = (best[:, None] + transitions[i - 1]).amax(0) + z[i] - mu[i]
+        edges = torch.einsum("s,sia,sib->iab", p, y[:, :-1], y[:, 1:])
+        value = (edges * transitions).sum() + (mu * (z - mu)).sum()
+        assert best.max() - value <= 1e-11
+
+
+@pytest.mark.parametrize(("strength", "weaker"), [(1e-3, 1e-8), (1e-2, 1e-5), (0.1, 1e-3)])
+def test_forbidden_and_weak_transitions_converge(strength, weaker):
+    torch.manual_seed(0)
+    scores = strength * torch.randn(1, 30, 6, dtype=torch.float64)
+    transitions = weaker * torch.randn(29, 6, 6, dtype=torch.float64)
+    transitions[:, 0, 1] = transitions[:, 2, 3] = -torch.inf
+    if weaker == 1e-3:
+        transitions[5, :, 1:] = -torch.inf  # sparsemax of every position would need these
+    r = px.sparsemap(scores, Sequence(transitions))
+    assert r.gap.max() <= 1e-11
+    assert r.iterations.max() < 2000
+    assert r.edge_marginals[transitions[None] == -torch.inf].max() == 0
+    with pytest.raises(ValueError, match="forbid every structure"):
+        px.sparsemap(scores, Sequence(torch.full((6, 6), -torch.inf)))
+
+
 @pytest.mark.parametrize("shape", [(50, 50), (100, 100), (40, 60)])
 def test_large_matchings_converge(shape):
     scores = torch.randn(4 if shape[0] == 100 else 16, *shape).double()
@@ -271,3 +321,54 @@ def test_large_matchings_converge(shape):
     for left, mu in zip((scores - result.marginals).numpy(), result.marginals.numpy(), strict=True):
         rows, columns = linear_sum_assignment(left, maximize=True)
         assert left[rows, columns].sum() - (left * mu).sum() <= 1e-9
+
+
+@every
+def test_gradients_of_an_empty_batch(name):
+    structure, shape = structures(4, 3)[name]
+    scores = torch.randn(0, *shape, requires_grad=True)
+    r = px.sparsemap(scores, structure)
+    (r.marginals.sum() + r.probabilities.sum()).backward()
+    assert scores.grad.shape == scores.shape
+    again = px.sparsemap(scores, structure, warm_start=r)
+    assert again.marginals.shape == scores.shape
+    if name == "sequence":
+        assert r.edge_marginals.shape == (0, 3, 3, 3)
+    detached = scores.detach()
+    _, tangent = torch.func.jvp(
+        lambda z: px.sparsemap(z, structure).marginals, (detached,), (detached,)
+    )
+    assert tangent.shape == scores.shape
+
+
+def test_an_empty_batch_of_transitions_and_losses():
+    transitions = torch.randn(0, 3, 3, 3, requires_grad=True)
+    scores = torch.randn(0, 4, 3, requires_grad=True)
+    loss = px.sparsemap_loss(scores, torch.zeros(0, 4, 3), Sequence(transitions))
+    loss.backward()
+    assert loss == 0
+    assert transitions.grad.shape == transitions.shape
+    shared = torch.randn(3, 3, requires_grad=True)
+    px.sparsemap(scores, Sequence(shared)).marginals.sum().backward()
+    assert torch.equal(shared.grad, torch.zeros(3, 3))
+
+
+@pytest.mark.parametrize("beyond", [torch.nan, torch.inf, -torch.inf])
+def test_transitions_beyond_a_length_count_for_nothing(beyond):
+    scores, transitions = torch.randn(3, 4, 3).double(), torch.randn(3, 3, 3, 3).double()
+    transitions[1, 1:], transitions[2] = beyond, beyond
+    transitions.requires_grad_()
+    lengths = torch.tensor([4, 2, 1])
+    r = px.sparsemap(scores, Sequence(transitions), lengths=lengths)
+    for i, n in enumerate(lengths.tolist()):
+        cut = Sequence(transitions.detach()[i, : n - 1])
+        want = px.sparsemap(scores[i, :n], cut).marginals
+        torch.testing.assert_close(r.marginals[i, :n], want, rtol=0, atol=1e-12)
+    r.marginals.square().sum().backward()
+    assert transitions.grad.isfinite().all()
+    labels = torch.zeros(3, 4, dtype=torch.long)
+    loss = px.sparsemap_loss(scores, labels, Sequence(transitions), lengths=lengths)
+    transitions.grad = None
+    loss.backward()
+    assert loss.isfinite()
+    assert transitions.grad.isfinite().all()

@@ -131,3 +131,31 @@ def test_what_an_oracle_raises_comes_through():
 def test_values_are_needed():
     with pytest.raises(ValueError, match="meta tensor has none"):
         px.sparsemap(torch.zeros(2, 3, 3, device="meta"), Matching())
+
+
+@pytest.mark.parametrize(
+    ("tol", "error", "words"),
+    [
+        ("x", TypeError, "tol must be a number, got str"),
+        (torch.tensor(1e-6), TypeError, "tol must be a number, got Tensor"),
+        (None, TypeError, "tol must be a number"),
+        (-1, ValueError, "tol must be above 0 and finite, got -1"),
+        (0.0, ValueError, "tol must be above 0"),
+        (float("nan"), ValueError, "tol must be above 0"),
+    ],
+)
+def test_tolerances(tol, error, words):
+    """Attention says so when it is made."""
+    with pytest.raises(error, match=words):
+        px.sparsemap(torch.zeros(1, 2, 2), Matching(), tol=tol)
+    with pytest.raises(error, match=words):
+        px.nn.StructuredAttention(4, 4, tol=tol)
+    with pytest.raises(error, match=words):
+        px.nn.LatentTreeAttention(4, tol=tol)
+
+
+def test_a_class_in_place_of_a_structure():
+    with pytest.raises(ValueError, match=r"use Matching\(\)"):
+        px.nn.StructuredAttention(4, 4, structure=Matching)
+    with pytest.raises(ValueError, match=r"use Arborescence\(\)"):
+        px.nn.LatentTreeAttention(4, tree=px.structured.Arborescence)

@@ -199,3 +199,40 @@ def test_a_compiled_graph_is_cut_and_goes_on():
         want, got = model(x), compiled(x)
         assert torch.equal(got, want)
         assert torch.equal(*(torch.autograd.grad(y, weight)[0] for y in (want, got)))
+
+
+def test_vmap_over_an_oracle_in_python():
+    structure = FromOracle(lambda z: torch.eye(z.shape[1])[z.argmax(-1)])
+    scores = torch.randn(4, 2, 3, 3).double()
+    want = torch.stack([px.sparsemap(x, structure).marginals for x in scores])
+    got = vmap(lambda x: px.sparsemap(x, structure).marginals)(scores)
+    torch.testing.assert_close(got, want)
+    nested = vmap(vmap(lambda x: px.sparsemap(x[None], structure).marginals[0]))(scores)
+    torch.testing.assert_close(nested, want)
+    lengths = torch.tensor([[3, 2], [1, 3]])
+    want = torch.stack([px.sparsemap(x, structure, lengths=lengths).marginals for x in scores])
+    got = vmap(lambda x: px.sparsemap(x, structure, lengths=lengths).marginals)(scores)
+    torch.testing.assert_close(got, want)
+
+
+def test_transitions_keep_their_digits_beside_half_scores():
+    torch.manual_seed(0)
+    scores = torch.randn(3, 5, 4, dtype=torch.bfloat16)
+    transitions = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    weights = torch.randint(-4, 5, (3, 5, 4)).to(torch.bfloat16)
+    # the gradient that arrives is exact in bfloat16, and so is every step after it in float64
+    got, want = (
+        torch.autograd.grad((r.marginals * weights.to(r.marginals.dtype)).sum(), transitions)[0]
+        for r in (
+            px.sparsemap(scores, Sequence(transitions)),
+            px.sparsemap(scores.double(), Sequence(transitions)),
+        )
+    )
+    assert want.abs().max() > 0.1
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+    _, tangent = jvp(
+        lambda t: px.sparsemap(scores, Sequence(t)).marginals,
+        (transitions.detach(),),
+        (torch.ones_like(transitions),),
+    )
+    assert tangent.dtype == torch.bfloat16

@@ -4,9 +4,18 @@ import pytest
 import torch
 from tests.oracles import structures as all_of
 from torch.autograd import gradcheck, gradgradcheck
+from torch.func import grad, hessian, jacfwd, jacrev, vmap
 
 import parsimax as px
-from parsimax.structured import Budget, FromOracle, Matching, Sequence
+from parsimax.structured import (
+    Arborescence,
+    Budget,
+    FromOracle,
+    Matching,
+    MonotoneAlignment,
+    ProjectiveTree,
+    Sequence,
+)
 
 
 def cases():
@@ -127,3 +136,86 @@ def test_errors():
         px.sparsemap_loss(z, [1, 2], Matching())
     with pytest.raises(TypeError, match="integer dtype"):
         px.sparsemap_loss(z, torch.zeros(2, 3), Sequence())
+
+
+@pytest.mark.parametrize("name", ["matching", "budget", "sequence"])
+def test_torch_func(name):
+    structure, shape, everything = cases()[name]
+    z = torch.randn(4, *shape).double()
+    y = torch.from_numpy(everything).double()[torch.randint(len(everything), (4,))]
+
+    def one(z, y):
+        return px.sparsemap_loss(z[None], y[None], structure)
+
+    r = px.sparsemap(z, structure)
+    losses = px.sparsemap_loss(z, y, structure, reduction="none")
+    torch.testing.assert_close(vmap(one)(z, y), losses)
+    torch.testing.assert_close(vmap(one, in_dims=(0, None))(z, y[0])[0], losses[0])
+    want = r.marginals - y
+    for derivative in (jacfwd, jacrev, grad):
+        torch.testing.assert_close(derivative(one)(z[0], y[0]), want[0])
+        torch.testing.assert_close(vmap(derivative(one))(z, y), want)
+    second = jacrev(lambda x: px.sparsemap(x[None], structure).marginals[0])(z[0])
+    for twice in (hessian(one), jacrev(jacrev(one)), jacrev(jacfwd(one)), jacfwd(jacfwd(one))):
+        torch.testing.assert_close(twice(z[0], y[0]), second)
+
+
+def test_torch_func_in_transitions():
+    t, z = torch.randn(3, 3, 3).double(), torch.randn(1, 4, 3).double()
+    labels = torch.tensor([[0, 2, 1, 1]])
+
+    def f(t):
+        return px.sparsemap_loss(z, labels, Sequence(t))
+
+    (want,) = torch.autograd.grad(f(t.requires_grad_()), t)
+    t = t.detach()
+    torch.testing.assert_close(jacfwd(f)(t), want)
+    torch.testing.assert_close(grad(f)(t), want)
+    edges = jacrev(lambda x: px.sparsemap(z, Sequence(x)).edge_marginals[0])(t)
+    torch.testing.assert_close(hessian(f)(t), edges)
+
+
+WRONG = {
+    "matching: too many": (Matching(), torch.ones(1, 3, 3)),
+    "matching: none": (Matching(), torch.zeros(1, 3, 3)),
+    "matching: a column twice": (Matching(), torch.tensor([[[1.0, 0, 0], [1.0, 0, 0]]])),
+    "matching: a row is missing": (Matching(), torch.tensor([[[1.0, 0, 0], [0, 0, 0]]])),
+    "budget": (Budget(2), torch.tensor([[1.0, 0, 0, 0]])),
+    "sequence": (Sequence(), torch.tensor([[[1.0, 0], [0, 0]]])),
+    "sequence with transitions": (Sequence(torch.zeros(2, 2)), torch.ones(1, 3, 2)),
+    "tree: two heads": (Arborescence(), torch.ones(1, 2, 2)),
+    "tree: two roots": (Arborescence(), torch.eye(2)[None]),
+    "tree: no root": (ProjectiveTree(single_root=False), torch.eye(2).flip(0)[None]),
+    "alignment": (MonotoneAlignment(), torch.tensor([[[1.0, 1, 0], [0, 1, 0]]])),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_targets_that_are_no_structure(name):
+    structure, y = WRONG[name]
+    with pytest.raises(ValueError, match=f"target must be a structure.*{structure}.*item 0"):
+        px.sparsemap_loss(torch.randn(y.shape), y, structure)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("wide", [False, True])
+def test_mixtures_are_targets_in_any_dtype(dtype, wide):
+    shape = (3, 6, 9) if wide else (3, 8, 8)
+    kinds = [Matching(), Sequence(), MonotoneAlignment()]
+    if not wide:
+        kinds += [Arborescence(), ProjectiveTree(), Arborescence(single_root=False)]
+    for structure in kinds:
+        scores = 0.3 * torch.randn(shape)
+        lengths = torch.tensor([shape[1], 4, 0])
+        y = px.sparsemap(scores, structure, lengths=lengths).marginals.to(dtype)
+        assert px.sparsemap_loss(scores, y, structure, lengths=lengths) < 1e-2
+    scores = torch.randn(3, 50)
+    y = px.sparsemap(scores, Budget(20)).marginals.to(dtype)
+    assert px.sparsemap_loss(scores, y, Budget(20)) < 1e-2
+
+
+def test_where_nothing_is_allowed_zeros_are_the_target():
+    mask = torch.tensor([True, False])[:, None, None].expand(2, 3, 3)
+    y = torch.stack([torch.eye(3), torch.zeros(3, 3)])
+    loss = px.sparsemap_loss(torch.randn(2, 3, 3), y, Matching(), mask=mask, reduction="none")
+    assert loss[1] == 0

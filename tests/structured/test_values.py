@@ -46,7 +46,7 @@ def check(result, item, everything, scores, extra=None, extra_of=None):
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("shape", [(4, 3), (1, 3), (3, 1), (1, 1), (5, 2)])
-@pytest.mark.parametrize("strength", [0.0, 1.0, 30.0])
+@pytest.mark.parametrize("strength", [0.0, 1e-8, 1e-3, 1.0, 30.0])
 def test_sequences(how, shape, strength):
     n, k = shape
     scores = HOW[how]((4, n, k))

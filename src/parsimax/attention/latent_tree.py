@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from parsimax._core.records import AttentionOutput
 from parsimax.structured import Arborescence, ProjectiveTree, sparsemap
+from parsimax.structured.solving import check_tol
 
 from .inputs import check_size
 from .memory import check_memory
@@ -74,7 +75,7 @@ class LatentTreeAttention(nn.Module):
         self.dim = check_size(dim, "dim")
         self.hidden_dim = dim if hidden_dim is None else check_size(hidden_dim, "hidden_dim")
         self.tree = _read_tree(tree)
-        self.tol = tol
+        self.tol = check_tol(tol)
         self.query_proj = nn.Linear(dim, self.hidden_dim, device=device, dtype=dtype)
         self.key_proj = nn.Linear(dim, self.hidden_dim, device=device, dtype=dtype)
         self.root_key = nn.Parameter(torch.empty(self.hidden_dim, device=device, dtype=dtype))
@@ -140,7 +141,8 @@ def _read_tree(tree: object) -> Arborescence | ProjectiveTree:
         return tree
     if isinstance(tree, str) and tree in _TREES:
         return _TREES[tree]()
+    hint = f"; use {tree.__name__}()" if isinstance(tree, type) else ""
     raise ValueError(
         f"tree must be {', '.join(map(repr, _TREES))}, Arborescence(...) or ProjectiveTree(...), "
-        f"got {tree!r}"
+        f"got {tree!r}{hint}"
     )

@@ -26,6 +26,7 @@ from parsimax.structured import (
     Structure,
     sparsemap,
 )
+from parsimax.structured.solving import check_tol
 
 from .inputs import check_size
 from .memory import check_memory, check_query
@@ -91,7 +92,7 @@ class StructuredAttention(nn.Module):
         self.memory_dim = check_size(memory_dim, "memory_dim")
         self.structure = _read_structure(structure)
         self.reach = check_size(reach, "reach")
-        self.tol = tol
+        self.tol = check_tol(tol)
         self.weight = nn.Parameter(torch.empty(query_dim, memory_dim, device=device, dtype=dtype))
         self.jumps = (
             nn.Parameter(torch.empty(2 * reach + 1, device=device, dtype=dtype))
@@ -212,7 +213,8 @@ def _read_structure(structure: object) -> Structure | None:
         return _BY_NAME[structure]()
     if structure == _SEQUENCE:
         return None
+    hint = f"; use {structure.__name__}()" if isinstance(structure, type) else ""
     raise ValueError(
         f"structure must be {', '.join(map(repr, (*_BY_NAME, _SEQUENCE)))} or a structure such as "
-        f"parsimax.structured.Matching(), got {structure!r}"
+        f"parsimax.structured.Matching(), got {structure!r}{hint}"
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import Structure
+from torch import Tensor
+
+from .base import Structure, sums_from_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,3 +25,8 @@ class MonotoneAlignment(Structure):
     """
 
     kind: ClassVar[str] = "MONOTONE_ALIGNMENT"
+    target_rule: ClassVar[str] = "every column sums to 1"
+
+    def target_error(self, y: Tensor, inside: Tensor) -> Tensor:
+        """Of columns."""
+        return sums_from_one(y, inside, 1)

@@ -94,7 +94,7 @@ def _solved(
     solution = solve(
         problem,
         _host(scores),
-        _host(extra).reshape(extra.shape[0], -1),
+        _host(extra).reshape(extra.shape[0], extra.shape[1:].numel()),
         sizes,
         warm_members,
         _host(warm_probabilities),
@@ -158,13 +158,14 @@ def _kernel(
     out = apply_sensitivity(
         problem, members.cpu().int(), counts.long(), labels, (units, edges, structures), columns
     )
-    a, b, c = (_like(x, given) for x in out)
-    return a, b, c
+    # edges are summed over a batch, and transitions may have more digits than scores
+    return _like(out[0], given), out[1].to(given.device), _like(out[2], given)
 
 
 def _remember(ctx: Any, scores: Tensor, extra: Tensor, problem: Problem) -> None:
     ctx.set_materialize_grads(False)
     ctx.shapes = scores.shape, extra.shape, extra.dtype
+    ctx.dtype = scores.dtype
     ctx.problem = problem
 
 
@@ -178,7 +179,11 @@ def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | 
         return None, None
     edges = extra_shape[1:].numel() if ctx.needs_input_grad[1] else 0
     units, edge_grads, _ = _sensitivity(
-        (marginals.reshape(batch, -1) if marginals is not None else None, None, probabilities),
+        (
+            marginals.reshape(batch, variables) if marginals is not None else None,
+            None,
+            probabilities,
+        ),
         members,
         counts,
         ctx.problem,
@@ -251,15 +256,20 @@ class _Solve(torch.autograd.Function):
         batch = shape[0]
         edges = None
         if extra is not None:
-            edges = extra.expand(batch, *extra_shape[1:]).reshape(batch, -1)
+            edges = extra.expand(batch, *extra_shape[1:]).reshape(batch, extra_shape[1:].numel())
         units, _, structures = _sensitivity(
-            (scores.reshape(batch, -1) if scores is not None else None, edges, None),
+            (
+                scores.reshape(batch, shape[1] * shape[2]) if scores is not None else None,
+                edges,
+                None,
+            ),
             members,
             counts,
             ctx.problem,
             extra_shape[-1] if len(extra_shape) == 4 else 0,
             (shape[1] * shape[2], 0, members.shape[1]),
         )
+        units, structures = (x.to(ctx.dtype) for x in (units, structures))
         return units.reshape(shape), structures, None, None, None, None
 
     @staticmethod

@@ -41,9 +41,24 @@ class Structure(ABC):
         """Why no structure of this size exists, in words that follow "got"; None if one does."""
         return None
 
+    # what the parts of a structure, and of every mixture of structures, sum to, in words
+    target_rule: ClassVar[str] = ""
+
+    def target_error(self, y: Tensor, inside: Tensor) -> Tensor:
+        """(B,): how far (B, rows, columns) is from ``target_rule``; 0 where nothing is known.
+
+        ``inside`` is True where an instance's lengths reach; elsewhere ``y`` is 0.
+        """
+        return y.new_zeros(len(y))
+
     def __str__(self) -> str:
         """The name, as it is written in messages."""
         return type(self).__name__
+
+
+def sums_from_one(y: Tensor, inside: Tensor, dim: int) -> Tensor:
+    """(B,): how far a sum over one dimension is from one, at most."""
+    return torch.where(inside.any(dim), (y.sum(dim) - 1).abs(), 0.0).amax(1)
 
 
 def instance_shape(structure: Structure, scores: Tensor) -> tuple[int, int]:

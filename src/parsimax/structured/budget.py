@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from .base import Structure
 
 
@@ -26,6 +28,7 @@ class Budget(Structure):
     kind: ClassVar[str] = "BUDGET"
     score_dims: ClassVar[int] = 1
     cut: ClassVar[str] = "columns"
+    target_rule: ClassVar[str] = "all parts together sum to k"
 
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int):
@@ -43,3 +46,7 @@ class Budget(Structure):
         if self.k > columns:
             return f"{columns} items; k = {self.k} needs at least as many"
         return None
+
+    def target_error(self, y: Tensor, inside: Tensor) -> Tensor:
+        """Of the total."""
+        return (y.flatten(1).sum(1) - self.k).abs() * inside.flatten(1).any(1)

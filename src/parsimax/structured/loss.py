@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.masks import apply_mask
-from parsimax._core.validation import check_choice, check_scores, values_readable
+from parsimax._core.validation import check_choice, check_scores, forward_levels, values_readable
 
 from .base import Structure, instance_sizes
 from .sequence import Sequence
@@ -67,6 +67,9 @@ def sparsemap_loss(
     if values_readable() and bool(y.detach().isnan().any()):
         raise ValueError(f"labels as target must lie between 0 and {scores.shape[-1] - 1}")
     y = y.reshape(batch, rows, columns)
+    allowed = apply_mask(scores, mask).double().reshape(batch, rows, columns)
+    if values_readable() and y.device.type == "cpu" and y.numel() > 0:
+        _check_sums(y.detach(), target.dtype, allowed.detach(), structure, lengths, scores, lead)
     edges = y_edges = None
     transitions = structure.extra_scores(rows, columns, batch)
     if transitions is not None and rows > 1:
@@ -77,14 +80,15 @@ def sparsemap_loss(
         y_edges = y[:, :-1, :, None] * y[:, 1:, None, :]  # exact for zeros and ones
     else:
         transitions = None
-    losses: Tensor = _FenchelYoung.apply(  # type: ignore[no-untyped-call]
-        apply_mask(scores, mask).double().reshape(batch, rows, columns),
-        transitions,
-        y,
-        result.marginals.reshape(batch, rows, columns),
-        edges,
-        y_edges,
-    )
+    marginals = result.marginals.reshape(batch, rows, columns)
+    arguments = (allowed, transitions, y, marginals, edges, y_edges)
+    losses: Tensor
+    if forward_levels() > 1:
+        # torch runs an autograd.Function's jvp outside the outer levels. Through the marginals, the
+        # derivative is the same: at the optimum, what they add to it is 0.
+        losses = _FenchelYoung.forward(*arguments)
+    else:
+        losses = _FenchelYoung.apply(*arguments)  # type: ignore[no-untyped-call]
     losses = losses.to(scores.dtype).reshape(lead)
     if reduction == "none":
         return losses
@@ -117,6 +121,32 @@ def _check_target(target: object, scores: Tensor, structure: Structure) -> Tenso
     return y
 
 
+def _check_sums(
+    y: Tensor,
+    dtype: torch.dtype,
+    scores: Tensor,
+    structure: Structure,
+    lengths: Tensor | None,
+    unshaped: Tensor,
+    lead: torch.Size,
+) -> None:
+    """Sums of parts must be those of structures; where nothing is allowed, there is none."""
+    inside = torch.ones_like(y, dtype=torch.bool)
+    if lengths is not None:
+        inside = _inside(structure, lengths, lead, unshaped).reshape(y.shape)
+    some = (inside & (scores != -torch.inf)).flatten(1).any(1)
+    off = torch.where(some, structure.target_error(y, inside), 0.0)
+    rounding = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+    limit = 1e-5 + rounding * y.flatten(1).sum(1)
+    if bool((off > limit).any()):
+        item = int((off > limit).nonzero()[0])
+        raise ValueError(
+            f"target must be a structure, or a mixture of some, that is {structure}: "
+            f"{structure.target_rule}; item {item} of the batch misses that by "
+            f"{float(off[item]):.3g}"
+        )
+
+
 def _from_labels(labels: Tensor, k: int) -> Tensor:
     if labels.is_floating_point() or labels.dtype == torch.bool:
         raise TypeError(f"labels as target must have an integer dtype, got {labels.dtype}")
@@ -138,6 +168,8 @@ def _inside(structure: Structure, lengths: Tensor, lead: torch.Size, scores: Ten
 
 class _FenchelYoung(torch.autograd.Function):
     """The loss of each instance. Marginals come with their graph, for the second derivative."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(
@@ -161,6 +193,7 @@ class _FenchelYoung(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Everything: the gradient is a difference of arguments."""
         ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -173,7 +206,20 @@ class _FenchelYoung(torch.autograd.Function):
         in_y = g * (y - z) if ctx.needs_input_grad[2] else None
         return g * (marginals - y), in_transitions, in_y, None, None, None
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
+        """The same gradient, along tangents; that of the marginals counts for nothing."""
+        z, _, y, marginals, edges, y_edges = ctx.saved_tensors
+        along: Tensor = marginals.new_zeros(len(marginals))
+        if tangents[0] is not None:
+            along = along + (tangents[0] * (marginals - y)).sum((1, 2))
+        if tangents[1] is not None:
+            along = along + (tangents[1] * (edges - y_edges)).sum((1, 2, 3))
+        if tangents[2] is not None:
+            along = along + (tangents[2] * (y - z)).sum((1, 2))
+        return along
+
 
 def _inner(z: Tensor, weights: Tensor) -> Tensor:
     """Products in which 0 times infinity is 0."""
-    return torch.where(weights == 0, 0.0, z * weights)
+    return torch.where(weights == 0, 0.0, z) * weights

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import Structure
+from torch import Tensor
+
+from .base import Structure, sums_from_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,3 +26,14 @@ class Matching(Structure):
     """
 
     kind: ClassVar[str] = "MATCHING"
+    target_rule: ClassVar[str] = (
+        "the rows or columns of the smaller side sum to 1, those of the larger to at most 1"
+    )
+
+    def target_error(self, y: Tensor, inside: Tensor) -> Tensor:
+        """Of both sides."""
+        rows, columns = (inside.any(dim).sum(1) for dim in (2, 1))
+        by_row, by_column = (sums_from_one(y, inside, dim) for dim in (2, 1))
+        off = by_row.where(rows <= columns, 0.0).maximum(by_column.where(columns <= rows, 0.0))
+        most = y.sum(2).amax(1).maximum(y.sum(1).amax(1))
+        return off.maximum(most - 1)

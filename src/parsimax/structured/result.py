@@ -53,9 +53,10 @@ class SparseMAPResult:
             return None
         lead = self.probabilities.shape[:-1]
         n, k = self.marginals.shape[-2:]
+        batch, count = lead.numel(), self.probabilities.shape[-1]
         flat = edge_marginals(
-            self.members.reshape(-1, *self.members.shape[-2:]),
-            self.probabilities.reshape(-1, self.probabilities.shape[-1]),
+            self.members.reshape(batch, *self.members.shape[-2:]),
+            self.probabilities.reshape(batch, count),
             n,
             k,
         )

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Structure
+from .base import Structure, sums_from_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,7 @@ class Sequence(Structure):
 
     kind: ClassVar[str] = "SEQUENCE"
     cut: ClassVar[str] = "rows"
+    target_rule: ClassVar[str] = "every row sums to 1"
 
     def __post_init__(self) -> None:
         t = self.transitions
@@ -77,16 +78,24 @@ class Sequence(Structure):
             )
         return full
 
+    def target_error(self, y: Tensor, inside: Tensor) -> Tensor:
+        """Of rows."""
+        return sums_from_one(y, inside, 2)
+
 
 def edge_marginals(members: Tensor, probabilities: Tensor, n: int, k: int) -> Tensor:
     """(B, n - 1, k, k): how likely two neighbouring positions have two labels; differentiable."""
     batch, count, _ = members.shape
     steps = max(n - 1, 0)
+    if count == 0:  # of an empty batch, where members do not know how long a structure is
+        return probabilities.new_zeros(batch, steps, k, k) + probabilities.sum()
     labels = members.long()
     there = (labels[..., 1:] >= 0) if steps else labels[..., :0] >= 0
     a, b = labels[..., :-1].clamp(min=0) % k, labels[..., 1:].clamp(min=0) % k
     at = torch.arange(steps, device=members.device) * k * k + a * k + b
     weights = torch.where(there, probabilities.unsqueeze(-1), 0.0)
     flat = probabilities.new_zeros(batch, steps * k * k)
-    flat = flat.scatter_add(1, at.reshape(batch, count * steps), weights.reshape(batch, -1))
+    flat = flat.scatter_add(
+        1, at.reshape(batch, count * steps), weights.reshape(batch, count * steps)
+    )
     return flat.reshape(batch, steps, k, k)

@@ -83,7 +83,7 @@ def sparsemap(
         raise TypeError(
             f"structure must be one of px.structured, such as Matching(), got {structure!r}{hint}"
         )
-    tol = check_number(tol, "tol", lambda x: 0 < x < float("inf"), "above 0 and finite")
+    tol = check_tol(tol)
     # numba is loaded only now
     from .autograd import apply_solve
 
@@ -116,6 +116,13 @@ def sparsemap(
     )
     marginals = solved.marginals.reshape(scores.shape)
     return SparseMAPResult(marginals, probabilities, gap, converged, steps, members, structure)
+
+
+def check_tol(tol: object) -> float:
+    """A tolerance: a number above 0."""
+    if isinstance(tol, Tensor | str) or tol is None:
+        raise TypeError(f"tol must be a number, got {type(tol).__name__} {tol!r}")
+    return check_number(tol, "tol", lambda x: 0 < x < float("inf"), "above 0 and finite")
 
 
 # Where nothing better is known: far more than any instance has needed, and still an end.
@@ -171,7 +178,8 @@ def _problem(
         whole = sizes.tolist()
 
         def ask(item: int, left: Any) -> Any:
-            size = tuple(whole[item]) if len(shape) == 2 else (left.size,)
+            # under vmap there are several batches, one after the other, of the same sizes
+            size = tuple(whole[item % len(whole)]) if len(shape) == 2 else (left.size,)
             return structure.variables(left, size if len(shape) < 3 else shape)
 
     return Problem(structure.kind, structure.options, tol, max_iter, ask)
@@ -196,7 +204,7 @@ def _start(
             f"got one for {warm.structure} and {tuple(warm.marginals.shape)}"
         )
     members = warm.members.detach().cpu().reshape(batch, *warm.members.shape[-2:]).contiguous()
-    probabilities = warm.probabilities.detach().reshape(batch, -1)
+    probabilities = warm.probabilities.detach().reshape(batch, warm.probabilities.shape[-1])
     return members, probabilities.nan_to_num(0.0)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import Structure
+from torch import Tensor
+
+from .base import Structure, sums_from_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,6 +16,9 @@ class _Tree(Structure):
 
     single_root: bool = True
     square: ClassVar[bool] = True
+    target_rule: ClassVar[str] = (
+        "every column sums to 1, and so does the diagonal, or to more with single_root=False"
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.single_root, bool):
@@ -32,6 +37,13 @@ class _Tree(Structure):
         if rows == columns:
             return None
         return f"{rows} x {columns}, and trees need a square, [head, child] for every two words"
+
+    def target_error(self, y: Tensor, inside: Tensor) -> Tensor:
+        """Of columns, and of the roots."""
+        roots = y.diagonal(dim1=1, dim2=2).sum(1) - 1
+        off = roots.abs() if self.single_root else (-roots).clamp(min=0)
+        off = off * inside.flatten(1).any(1)
+        return off.maximum(sums_from_one(y, inside, 1))
 
 
 @dataclass(frozen=True, eq=False)

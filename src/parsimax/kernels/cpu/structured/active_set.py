@@ -32,11 +32,14 @@ DEPENDENT = 1e-10  # a pivot below this part of the diagonal is rounding error, 
 _NEGLIGIBLE = 1e-9  # coefficients of an affine combination below this are zero
 _ROUNDING = 1e-14  # of a sum of scores, relative
 PATIENCE = 3  # steps in a row that may bring nothing before the solver gives up
+# Within the tolerance, as many steps more as there were, and this many for each slot of a structure
+# or for all: nearly always the few that make the solution exact.
+_MORE_A_SLOT, _MORE = 16, 64
 
 # ``Active.state``
-COUNT, STEPS, STALLS, DONE, VARIABLES, ALIGNED, LIMIT = range(7)
+COUNT, STEPS, STALLS, DONE, VARIABLES, ALIGNED, LIMIT, ENOUGH = range(8)
 # ``Active.numbers``
-GAP, TARGET, VALUE, BASE = range(4)
+GAP, TARGET, VALUE, BASE, TOLERANCE = range(5)
 
 
 class Active(NamedTuple):
@@ -63,7 +66,7 @@ class Active(NamedTuple):
 @kernel
 def make_active(variables, slots, capacity, aligned):
     """Room for an instance with so many variables, and structures of so many slots."""
-    state = np.zeros(7, np.int64)
+    state = np.zeros(8, np.int64)
     state[ALIGNED] = aligned
     return Active(
         np.zeros(variables),
@@ -81,20 +84,23 @@ def make_active(variables, slots, capacity, aligned):
         np.zeros(capacity),
         np.zeros(capacity),
         state,
-        np.zeros(4),
+        np.zeros(5),
     )
 
 
 @kernel
-def reset(active, variables, target, limit):
+def reset(active, variables, tolerance, target, limit):
     """Make ready for another instance, of at most as many variables.
 
-    It ends when the gap is at most ``target``, or after ``limit`` steps.
+    It ends when the gap is at most ``target``, or at most ``tolerance`` and slow to fall, or after
+    ``limit`` steps.
     """
     state = active.state
     state[COUNT], state[STEPS], state[STALLS], state[DONE] = 0, 0, 0, 0
     state[VARIABLES], state[LIMIT] = variables, limit
+    state[ENOUGH] = 0
     active.numbers[TARGET], active.numbers[GAP] = target, np.inf
+    active.numbers[TOLERANCE] = tolerance
 
 
 @kernel
@@ -398,6 +404,12 @@ def advance(active, chosen, size, extra):
         state[DONE] = 1
         correct(active)
         return
+    if numbers[GAP] <= numbers[TOLERANCE]:
+        if state[ENOUGH] == 0:
+            state[ENOUGH] = 2 * state[STEPS] + _MORE_A_SLOT * size + _MORE
+        elif state[STEPS] > state[ENOUGH]:
+            state[DONE] = 1
+            return
     if state[STEPS] > state[LIMIT] or state[STALLS] >= PATIENCE:
         state[DONE] = 1  # with a gap that is that of these probabilities
         return

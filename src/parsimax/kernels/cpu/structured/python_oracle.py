@@ -38,8 +38,8 @@ def solve_with(
     for item in range(len(scores)):
         dims = sizes[item].copy()
         active = make_active(width, width, _EXPECTED, False)
-        reset(active, dims[0] * dims[1], STRICTER * tol, max_steps)
-        outcome, _, least, _ = prepare(PYTHON, scores[item], none, dims, active.scores)
+        reset(active, dims[0] * dims[1], tol, STRICTER * tol, max_steps)
+        outcome, _, least, _, _ = prepare(PYTHON, scores[item], none, dims, active.scores)
         if outcome == SOLVED:
             if warm_probabilities.shape[1] > 0:
                 active = warm(

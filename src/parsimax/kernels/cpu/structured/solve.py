@@ -9,7 +9,9 @@ from parsimax.kernels.cpu.jit import kernel
 from .active_set import (
     COUNT,
     DONE,
+    ENOUGH,
     GAP,
+    LIMIT,
     STEPS,
     advance,
     grown,
@@ -21,7 +23,8 @@ from .active_set import (
     settle,
     spread,
 )
-from .oracles import PYTHON, extra_score, map_oracle, slots
+from .oracles import PYTHON, SEQUENCE, extra_score, map_oracle, slots
+from .transport import couple_all, project_row, take_path
 
 SOLVED, EMPTY, INFEASIBLE, UNDEFINED = range(4)  # what became of an instance
 
@@ -38,6 +41,8 @@ _WEAK = 16.0  # this much below one, and more
 _LARGEST = 2.0**60
 _STAGE = 0.125  # from one stage to the next
 _STAGE_TARGET = 1e-6  # the gap of a stage, but of the last
+# Transitions in a range below this are weak beside the penalty; see .transport
+_WEAK_TRANSITIONS = 0.1
 
 
 @kernel
@@ -79,23 +84,26 @@ def _look_over(extra):
 def prepare(kind, scores, extra, dims, out):
     """Write the scores of one instance, all finite and at most 0, to ``out``.
 
-    Returns (what became of it, other scores, the least total score of an allowed structure, and a
-    power of two that takes the scores to the order of one). What is forbidden gets a score that
+    Returns (what became of it, other scores, the least total score of an allowed structure, a
+    power of two that takes the scores to the order of one, and the range of other scores
+    that are allowed). What is forbidden gets a score that
     nothing can outweigh. A shift of all scores changes no marginals where all structures have
     equally many variables; without it, large scores would lose digits.
     """
     rows, columns = dims[0], dims[1]
     variables = rows * columns
     low, high, forbidden, defined = _cut(scores, rows, columns, out)
-    steps = 0
+    steps, reached = 0, 0
     other_low, other_high, other_forbidden, other_defined = 0.0, 0.0, 0, True
     if extra.size > 0:
         steps = dims[0] - 1
-        other_low, other_high, other_forbidden, other_defined = _look_over(extra)
+        # of those that this instance is long enough for
+        reached = min(extra.size, steps * columns * columns)
+        other_low, other_high, other_forbidden, other_defined = _look_over(extra[:reached])
     if variables == 0 or (defined and forbidden == variables):
-        return EMPTY, extra, 0.0, 1.0
+        return EMPTY, extra, 0.0, 1.0, 0.0
     if not (defined and other_defined):
-        return UNDEFINED, extra, 0.0, 1.0
+        return UNDEFINED, extra, 0.0, 1.0, 0.0
     shift = high
     if kind == PYTHON:  # structures of any size
         low, high, shift = min(low, 0.0), max(high, 0.0), 0.0
@@ -108,13 +116,13 @@ def prepare(kind, scores, extra, dims, out):
         out[i] = z - shift if z > -np.inf else low - shift - penalty
     if other_forbidden:
         extra = extra.copy()
-        for i in range(extra.size):
+        for i in range(reached):
             if extra[i] == -np.inf:
                 extra[i] = other_low - penalty
     spread, scale = max(high - low, other_high - other_low), 1.0
     while spread > 0.0 and spread * scale < 1.0 and scale < _LARGEST:
         scale *= 2.0
-    return SOLVED, extra, least, scale
+    return SOLVED, extra, least, scale, other_high - other_low
 
 
 @kernel
@@ -138,6 +146,35 @@ def warm(active, kind, extra, dims, stride, members, probabilities, least, chose
             b += extra_score(kind, extra, dims, chosen)
             if b >= least - 1.0:
                 insert(active, chosen, size, b, probabilities[s])
+    if active.state[COUNT] > 0:
+        spread(active)
+        settle(active)
+    return active
+
+
+@kernel
+def start_sequences(active, extra, dims, least, chosen):
+    """Begin with the best sequences for the marginals that there are without transitions."""
+    n, k = dims[0], dims[1]
+    marginals, flows = np.empty((n, k)), np.empty((n - 1, k, k))
+    for i in range(n):
+        z = active.scores[i * k : (i + 1) * k]
+        if z.max() < least - 1.0:
+            return active  # a position without a label: the oracle will find that nothing is whole
+        project_row(z, marginals[i])
+    couple_all(extra, dims, marginals, flows)
+    first = marginals[0]
+    while True:
+        mass = take_path(first, flows, chosen)
+        if not mass > 0.0:
+            break
+        if active.state[COUNT] == active.p.size:
+            active = grown(active)
+        b = extra_score(SEQUENCE, extra, dims, chosen)
+        for i in range(n):
+            b += active.scores[chosen[i]]
+        if b >= least - 1.0:  # the marginals may force some mass through what is forbidden
+            insert(active, chosen, n, b, mass)
     if active.state[COUNT] > 0:
         spread(active)
         settle(active)
@@ -238,18 +275,26 @@ def solve_range(
     filled = 0
     for item in range(start, stop):
         dims[0], dims[1] = sizes[item, 0], sizes[item, 1]
-        reset(active, dims[0] * dims[1], STRICTER * tol, max_steps)
+        reset(active, dims[0] * dims[1], tol, STRICTER * tol, max_steps)
         others = extra[item if extra.shape[0] > 1 else 0]
-        outcome, others, least, stronger = prepare(kind, scores[item], others, dims, active.scores)
-        if others.size == 0 or warm_probabilities.shape[1] > 0 or stronger < _WEAK:
+        outcome, others, least, stronger, other_range = prepare(
+            kind, scores[item], others, dims, active.scores
+        )
+        cold = warm_probabilities.shape[1] == 0
+        coupled = cold and kind == SEQUENCE and others.size > 0 and dims[0] > 1
+        coupled = coupled and other_range < _WEAK_TRANSITIONS
+        if others.size == 0 or not cold or coupled or stronger < _WEAK:
             stronger = 1.0
         if outcome == SOLVED:
             if stronger > 1.0:
                 others = others * stronger
                 rescale(active, stronger, _STAGE_TARGET)
+                active.state[LIMIT] = max_steps // 2
             floats[:] = 0.0
             integers[:] = 0
-            if warm_probabilities.shape[1] > 0:
+            if coupled:
+                active = start_sequences(active, others, dims, least, chosen)
+            if not cold:
                 active = warm(
                     active,
                     kind,
@@ -274,12 +319,16 @@ def solve_range(
                     break
                 advance(active, chosen, size, score)
                 if active.state[DONE] and stronger > 1.0:
-                    ended = active.state[STEPS] > max_steps
-                    factor = 1.0 / stronger if ended else max(_STAGE, 1.0 / stronger)
+                    factor = max(_STAGE, 1.0 / stronger)
+                    if active.state[STEPS] > active.state[LIMIT]:  # the rest is for the real scores
+                        factor = 1.0 / stronger
                     stronger *= factor
                     others *= factor
                     target = STRICTER * tol if stronger == 1.0 else _STAGE_TARGET
                     rescale(active, factor, target)
+                    if stronger == 1.0:
+                        active.state[LIMIT] = max_steps
+                        active.state[ENOUGH] = 0
         outcomes[item], steps[item], counts[item] = outcome, active.state[STEPS], 0
         gaps[item] = active.numbers[GAP] if outcome == SOLVED else 0.0
         write_marginals(marginals[item], active.marginals, dims, outcome)
