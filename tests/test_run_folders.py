@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,26 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     assert f"another process is training in {tmp_path}" in refused.stderr
     hold.release()
     subprocess.run(command, capture_output=True, check=True)
+
+
+def test_what_is_forked_does_not_keep_the_folder(tmp_path: Path) -> None:
+    hold = runs.Hold(tmp_path)
+    from_parent, to_child = os.pipe()
+    from_child, to_parent = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(to_parent, b"x")
+        os.read(from_parent, 1)  # lives on until the parent has tried
+        os._exit(0)
+    os.read(from_child, 1)
+    hold.release()
+    try:
+        runs.Hold(tmp_path).release()
+    finally:
+        os.write(to_child, b"x")
+        os.waitpid(child, 0)
+        for end in (from_parent, to_child, from_child, to_parent):
+            os.close(end)
 
 
 def test_a_trainer_refuses_a_folder_that_is_held(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import weakref
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +46,8 @@ class RunPaths:
 class Hold:
     """A folder that one process trains in, so that no other does: a lock of the operating system.
 
-    It ends with :meth:`release`, or with the process, however that ends. There is none where
-    folders cannot be locked.
+    It ends with :meth:`release`, or with the process, however that ends: those that it forks, which
+    may outlive it for a while, let go of it at once. There is none where folders cannot be locked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,6 +57,7 @@ class Hold:
             TrainingError: another process trains there.
         """
         self._handle: int | None = None
+        _HELD.add(self)
         try:
             import fcntl
 
@@ -75,6 +77,18 @@ class Hold:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+_HELD: weakref.WeakSet[Hold] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    for hold in _HELD:
+        hold.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def check_free(folder: RunPaths, beside: Collection[str] = ()) -> None:
