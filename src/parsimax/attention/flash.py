@@ -209,17 +209,7 @@ def _operator(
 
 @_operator.register_fake
 def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    seen: Tensor | None,
-    alpha: Tensor | None,
-    lengths: Tensor | None,
-    value: float,
-    scale: float,
-    left: int,
-    right: int,
-    offset: int,
+    q: Tensor, k: Tensor, v: Tensor, *_rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     from parsimax.kernels.gpu.flash.launch import tiles_for
 
@@ -263,22 +253,9 @@ def _backward_operator(
 
 @_backward_operator.register_fake
 def _(
-    g: Tensor,
-    kept: list[Tensor],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    seen: Tensor | None,
-    alpha: Tensor | None,
-    lengths: Tensor | None,
-    value: float,
-    scale: float,
-    left: int,
-    right: int,
-    offset: int,
-    want_alpha: bool,
-    want_scores: bool,
+    _g: Tensor, _kept: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    want_alpha, want_scores = rest[-2:]
     gradients = [x.new_empty(x.shape) for x in (q, k, v)]
     ga = q.new_empty(q.shape[:2] if want_alpha else (0,), dtype=torch.float32)
     shape = (*q.shape[:3], k.shape[2]) if want_scores else (0,)
