@@ -177,14 +177,10 @@ def _ratio(rates: dict[tuple[str, bool], float], name: str, graphs: bool) -> flo
 def refuse(model: nn.Module, batch: Batch, dtype: str) -> str | None:
     """Why the model, without dropout, may not be timed: its loss or a gradient is not float64's.
 
-    On a GPU it is asked for them by a CUDA graph, too, since that is what is timed. A gradient is
-    measured against its own norm, or a thousandth of that of the whole where it is smaller still:
-    that of alpha is a sum over all queries which at the start nearly cancels.
+    On a GPU it is asked for them by a CUDA graph, too, since that is what is timed.
     """
     exact = copy.deepcopy(model).double()
     right = _loss_and_gradients(exact, _plainly(exact, "float64"), batch)
-    gradients = [g.norm() for name, g in right.items() if name != "loss"]
-    least = 1e-3 * float(torch.stack(gradients).norm())
     ways = {"": _plainly(model, dtype)}
     if batch.source.is_cuda:
         ways["as a graph "] = _graphed(model, dtype)
@@ -193,8 +189,7 @@ def refuse(model: nn.Module, batch: Batch, dtype: str) -> str | None:
     for way, step in ways.items():
         found = _loss_and_gradients(model, step, batch)
         for name, mine in found.items():
-            size = max(float(right[name].norm()), least if name != "loss" else 0.0)
-            off = float((mine.double() - right[name]).norm()) / size
+            off = float((mine.double() - right[name]).norm() / right[name].norm().clamp_min(1e-6))
             if not off <= _TOLERANCE[dtype]:
                 return f"{way}{name} off by {off:.0e}"
     return None
