@@ -40,6 +40,10 @@ def decode(
     last key, ``lengths - 1``, the others right before it. For each item this is ``px.attention``
     of its keys, cut at its length, with ``causal_align="bottom-right"``.
 
+    Entmax of up to 16 queries on a GPU is done by kernels that read every key once, in its page,
+    and values only in blocks that have weight. They give no gradients, never wait for the GPU, and
+    do not look at pages that a window hides.
+
     Args:
         q: Queries (B, Hq, Lq, E), one or a few.
         k_cache: Keys (B, H, capacity, E); with ``block_table`` pages of them, (pages, H, page

@@ -7,7 +7,7 @@ import torch
 from tests.contracts.gpu.device import DEVICE
 
 import parsimax as px
-from parsimax.attention import flash_decoding
+from parsimax.attention import decoding, flash_decoding
 from parsimax.kernels.gpu.flash.decode import launch
 
 # what IEEE does silently on a GPU, numpy announces
@@ -221,3 +221,79 @@ def test_operator_for_compiled_code():
     )
     eager = flash_decoding.flash_decode(*arguments[:6], (None, 0), 1.5, 0.5)
     assert torch.equal(flash_decoding._operator(*arguments), eager)
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 9}, {"is_causal": False, "window": (9, 1)}])
+def test_the_front_door_says_the_same(monkeypatch, options):
+    q, k, v = inputs(heads=1, group=2, queries=3)
+    lengths = torch.tensor(LENGTHS, device=DEVICE)
+    (pages, table), (values, _) = paged(k, 5), paged(v, 5)
+    taken = []
+
+    def choose(*arguments):
+        taken.append(arguments[4])
+        return 1.3
+
+    wanted = px.attention.decode(q.double(), k.double(), v.double(), lengths, enable_gqa=True,
+                                 alpha=1.3, **options)  # fmt: skip
+    monkeypatch.setattr(decoding, "decoding_alpha", choose)
+    for caches in ((k, v, lengths), (pages, values, lengths, table)):
+        found = px.attention.decode(q, *caches, enable_gqa=True, alpha=1.3, **options)
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    assert taken == [True, True]
+
+
+# --- on a GPU alone: what is too large for the interpreter, and what only the front door does ---
+
+gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+
+
+@gpu
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("size", [16, 40, 64, 128, 256])
+def test_lengths_that_are_no_power_of_two(monkeypatch, dtype, size):
+    lengths = (5003, 0, 517)
+    monkeypatch.setattr("tests.kernels.gpu.test_decode.LENGTHS", lengths)
+    data = inputs(dtype, group=8, keys=5003, size=size, ev=size)
+    options = {"lengths": torch.tensor(lengths, device=DEVICE), "scale": size**-0.5}
+    check(*data, 1.5, **options)
+    check(*data, torch.linspace(1.0, 2.0, 16, device=DEVICE), page=16, **options)
+
+
+@gpu
+def test_a_step_is_captured_and_lengths_change_afterwards():
+    q, k, v = inputs(torch.bfloat16, group=4, size=64, ev=64)
+    lengths = torch.tensor(LENGTHS, device=DEVICE)
+
+    def step():
+        return px.attention.decode(q, k, v, lengths, enable_gqa=True)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    lengths.copy_(torch.tensor((5, 0, 12)))
+    graph.replay()
+    assert torch.equal(out, step())
+    assert torch.equal(step(), step())
+
+
+@gpu
+def test_compiled_and_what_needs_gradients():
+    torch._dynamo.reset()
+    q, k, v = inputs(torch.bfloat16, group=4, size=64, ev=64)
+    lengths = torch.tensor(LENGTHS, device=DEVICE)
+
+    def step(q, lengths):
+        return px.attention.decode(q, k, v, lengths, enable_gqa=True, alpha=1.3)
+
+    assert torch.equal(torch.compile(step, fullgraph=True)(q, lengths), step(q, lengths))
+    leaf = q.detach().requires_grad_()
+    arguments = (k, v, None, True, 1.5, None)
+    assert flash_decoding.decoding_alpha(q, *arguments) == 1.5
+    assert flash_decoding.decoding_alpha(leaf, *arguments) is None
+    (gradient,) = torch.autograd.grad(step(leaf, lengths).sum(), leaf)
+    assert gradient.isfinite().all()
