@@ -15,20 +15,24 @@ from .backward import key_kernel, query_kernel
 from .lists import compact
 from .output import output_kernel
 from .threshold import threshold_kernel
+from .tops import tops_kernel
 from .weights import ANY, STEEP
 
 UNLIMITED = 1 << 30
 _MANY = 32  # blocks whose largest scores are looked at together
+# largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
+_TOGETHER = 528
+_SCRATCH = 1 << 27
 
 
 class First(NamedTuple):
-    """The same for the first kernel, which reads every key and so gains from tall tiles."""
+    """The same for the first kernel; multiples of those of :class:`Tiles`."""
 
-    rows: int = 64
-    warps: int = 4
+    rows: int = 128
+    columns: int = 128
+    warps: int = 8
     stages: int = 3
-    programs: int = 528  # which go on from tile to tile
-    registers: int | None = 128  # that a thread may have
+    registers: int | None = 128
 
 
 class Tiles(NamedTuple):
@@ -39,6 +43,7 @@ class Tiles(NamedTuple):
     warps: int = 4
     stages: int = 3
     first: First = First()
+    registers: int | None = 128  # that a thread may have which looks for a threshold
 
 
 _TILES = Tiles()
@@ -52,8 +57,8 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
     if width <= 256:
         return Tiles(stages=2, first=First(stages=2))
     if width <= 512:
-        return Tiles(columns=32, stages=1, first=First(stages=1, registers=None))
-    return Tiles(32, 16, stages=1, first=First(32, stages=1, registers=None))
+        return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None)
+    return Tiles(32, 16, 4, 1, First(32, 16, 4, 1, None), None)
 
 
 @dataclass(frozen=True)
@@ -166,49 +171,74 @@ def _rough(p: Problem) -> bool:
     return p.q.dtype != torch.float32
 
 
-def _enough(p: Problem, train: bool) -> float:
-    """Surplus of mass at which one more step is the last: it leaves about its square.
+def _enough(p: Problem, train: bool) -> tuple[float, float]:
+    """Twice the surplus of mass that the last step may leave; the second for alpha above 1.55.
 
-    In training the output takes another, which for numbers of 16 bits saves a sweep.
+    In training the output takes another step, so that for numbers of 16 bits a sweep is saved; but
+    w, the mean of the values, is added up before it, and moves the more the steeper weights rise
+    from zero.
     """
     if not _rough(p):
-        return 2e-3
-    return 0.1 if train else 3e-2
+        return 1e-6, 1e-6
+    if p.q.dtype == torch.bfloat16:
+        return (6e-2, 6e-3) if train else (4e-3, 4e-3)
+    return (2e-4, 1e-5) if train else (4e-4, 4e-4)
 
 
-def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """(largest score, unknown) of every query, and the map of live blocks."""
+class Thresholds(NamedTuple):
+    """Of every query; and the live blocks of each block of queries, as a map and as lists."""
+
+    top: Tensor
+    x: Tensor
+    live: Tensor  # (B, H, row blocks, key blocks)
+    places: Tensor  # the same
+    counts: Tensor  # (B, H, row blocks)
+
+
+def thresholds(p: Problem, train: bool) -> Thresholds:
+    """Where weights begin, and which blocks of keys have any."""
     items, heads, queries, size = p.q.shape
-    first = p.tiles.first
+    first, rows = p.tiles.first, p.tiles.rows
     top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
     live = p.q.new_empty(items, heads, p.row_blocks, p.key_blocks, dtype=torch.int8)
-    tall_blocks = pieces(queries, first.rows)
-    tiles = items * heads * tall_blocks
-    programs = min(tiles, first.programs)
-    scratch = p.q.new_empty(programs, p.key_blocks, first.rows + 1, dtype=torch.float32)
+    tall_blocks, grains = pieces(queries, first.rows), first.rows // rows
+    tall = items * heads * tall_blocks
+    chunk = min(tall, max(_TOGETHER, _SCRATCH // (4 * p.key_blocks * first.rows)))
+    tops = p.q.new_empty(chunk, grains, p.key_blocks, rows, dtype=torch.float32)
+    places = torch.empty_like(live, dtype=torch.int16)
+    counts = live.new_empty(items, heads, p.row_blocks, dtype=torch.int32)
     seen, alphas, lengths = _pointers(p)
     strides = _strides(p)
-    options = _options(p)
-    options |= {"ROWS": first.rows, "num_warps": first.warps, "num_stages": first.stages}
-    threshold_kernel[(programs,)](
-        p.q, p.k, seen, alphas, lengths, top, x, live, scratch,
-        p.scale, _value(p), _enough(p, train), heads, heads // p.k.shape[1], queries, p.k.shape[2],
-        size, tiles, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
-        **options, GRAIN=p.tiles.rows, WHOLE=options["SIZE"] == size,
-        MANY=_MANY, maxnreg=first.registers,
-    )  # fmt: skip
-    return top, x, live
+    strides = (*strides[:6], *strides[9:])
+    group, keys, options = heads // p.k.shape[1], p.k.shape[2], _options(p)
+    options["WHOLE"] = options["SIZE"] == size
+    names = ("CAUSAL", "MASK", "LENGTHS", "COLUMNS", "WHOLE", "SIZE")
+    wide = {name: options[name] for name in names} | {
+        "ROWS": first.rows, "GRAIN": rows, "WIDE": first.columns,
+        "num_warps": first.warps, "num_stages": first.stages, "maxnreg": first.registers,
+    }  # fmt: skip
+    for tile in range(0, tall, chunk):
+        count = min(chunk, tall - tile)
+        tops_kernel[(count,)](
+            p.q, p.k, seen, lengths, top, tops, p.scale, heads, group, queries, keys, size,
+            tile, tall_blocks, p.key_blocks, *_band(p), *strides, **wide,
+        )  # fmt: skip
+        threshold_kernel[(count * grains,)](
+            p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
+            p.scale, _value(p), *_enough(p, train), heads, group, queries, keys, size,
+            tile * grains, tall_blocks * grains, p.row_blocks, p.key_blocks, *_band(p), *strides,
+            **options, MANY=_MANY, maxnreg=p.tiles.registers,
+        )  # fmt: skip
+    return Thresholds(top, x, live, places, counts)
 
 
-def lists(live: Tensor, of_keys: bool) -> tuple[Tensor, Tensor]:
-    """(places, counts) of the live blocks in each row of the map, or in each column."""
+def key_lists(live: Tensor) -> tuple[Tensor, Tensor]:
+    """(places, counts) of the live blocks of queries of each block of keys."""
     items, heads, rows, columns = live.shape
-    lines, length = (columns, rows) if of_keys else (rows, columns)
-    places = live.new_empty(items, heads, lines, length, dtype=torch.int16)
-    counts = live.new_empty(items, heads, lines, dtype=torch.int32)
-    steps = (1, columns) if of_keys else (columns, 1)
-    compact[(lines, items * heads)](
-        live, places, counts, lines, length, *steps, MANY=min(256, power_of_two(length))
+    places = live.new_empty(items, heads, columns, rows, dtype=torch.int16)
+    counts = live.new_empty(items, heads, columns, dtype=torch.int32)
+    compact[(columns, items * heads)](
+        live, places, counts, columns, rows, MANY=min(256, power_of_two(rows))
     )
     return places, counts
 
@@ -216,8 +246,7 @@ def lists(live: Tensor, of_keys: bool) -> tuple[Tensor, Tensor]:
 def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
     items, heads, queries, size = p.q.shape
-    top, x, live = thresholds(p, train)
-    row_lists = lists(live, of_keys=False)
+    top, x, live, *row_lists = thresholds(p, train)
     value_size = p.v.shape[3]
     out = p.q.new_empty(items, heads, queries, value_size)
     # not rounded to half: gradients are differences to it
@@ -230,7 +259,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
         p.scale, _value(p), *_all_sizes(p), *_band(p), *_strides(p),
         **options, TRAIN=train, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
     )  # fmt: skip
-    return out, Saved(top, x, live, row_lists, mean)
+    return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
 
 
 class Gradients(NamedTuple):
@@ -266,9 +295,8 @@ def backward(
         g, saved.mean, gq, against, change, gs, *numbers,
         **options, WANT=want_alpha, WANT_SCORES=want_scores,
     )  # fmt: skip
-    key_lists = lists(saved.live, of_keys=True)
     key_kernel[(p.key_blocks, items * p.k.shape[1])](
-        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *key_lists,
+        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *key_lists(saved.live),
         g, against, gk, gv, *numbers, **options,
     )  # fmt: skip
     return Gradients(

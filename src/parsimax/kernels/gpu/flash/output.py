@@ -17,7 +17,7 @@ from parsimax.kernels.gpu.approx import rounded
 from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER, move, newton
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import load_rows, product, tile_scores, unit, whole_blocks, wide
+from .blocks import FOLDED, fold, load_rows, product, tile_scores, unit, whole_blocks, wide
 from .weights import ANY, STEEP, line, shares
 
 
@@ -35,8 +35,8 @@ def _sums(
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     out = tl.zeros([ROWS, VALUES], tl.float32)
     mean = tl.zeros([ROWS, VALUES], tl.float32)
-    mass = tl.zeros([ROWS], tl.float32)
-    slope = tl.zeros([ROWS], tl.float32)
+    mass = tl.zeros([ROWS, FOLDED], tl.float32)
+    slope = tl.zeros([ROWS, FOLDED], tl.float32)
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -48,11 +48,11 @@ def _sums(
         )  # fmt: skip
         p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
         out += product(p.to(v.dtype), v)
-        mass += tl.sum(p, 1)
+        mass += fold(p, ROWS, COLUMNS)
         if TRAIN:
             mean += product(u.to(v.dtype), v)
-            slope += tl.sum(u, 1)
-    return out, mean, mass, slope
+            slope += fold(u, ROWS, COLUMNS)
+    return out, mean, tl.sum(mass, 1), tl.sum(slope, 1)
 
 
 @triton.jit
