@@ -10,7 +10,8 @@ from parsimax.kernels.gpu.flash.blocks import product, wide
 from parsimax.kernels.gpu.flash.weights import line, shares
 from parsimax.kernels.gpu.quick import quick
 
-from .places import cache_rows, item_keys, seen_blocks, share
+from .lists import list_above
+from .places import cache_rows, item_keys, seen_blocks
 
 # float16 has few digits below 2^-14, where the weights of many keys lie
 _BOOST = tl.constexpr(32768.0)
@@ -19,45 +20,6 @@ _BOOST = tl.constexpr(32768.0)
 @triton.jit
 def _boost(dtype: tl.constexpr):
     return _BOOST if dtype == tl.float16 else 1.0
-
-
-@triton.jit
-def _live(
-    tops_ptr, low_ptr, line_of_rows, rows, count, first, begin, end, blocks,
-    MANY: tl.constexpr,
-):  # fmt: skip
-    """(MANY,), 1 for blocks from ``first`` in which any of the rows has weight, or 0."""
-    here = first + tl.arange(0, MANY)
-    low = tl.load(low_ptr + line_of_rows + rows, mask=rows < count, other=float("inf"))
-    inside = (rows < count)[:, None] & ((here >= begin) & (here < end))[None, :]
-    offsets = (line_of_rows + rows)[:, None] * blocks + here[None, :]
-    tops = tl.load(tops_ptr + offsets, mask=inside, other=-float("inf"))
-    return tl.max(tl.where(tops > low[:, None], 1, 0), 0)
-
-
-@triton.jit
-def _list_share(
-    tops_ptr, low_ptr, list_ptr, line_of_rows, rows, count, begin, end, blocks, part, parts,
-    MANY: tl.constexpr,
-):  # fmt: skip
-    """Write this program's part of the live blocks, in order; how many there are."""
-    total = 0
-    for first in range(begin, end, MANY):
-        total += tl.sum(
-            _live(tops_ptr, low_ptr, line_of_rows, rows, count, first, begin, end, blocks, MANY), 0
-        )
-    mine, last = share(0, total, part, parts)
-    place = 0
-    for first in range(begin, end, MANY):
-        if place < last:
-            found = _live(
-                tops_ptr, low_ptr, line_of_rows, rows, count, first, begin, end, blocks, MANY
-            )
-            at = place + tl.cumsum(found, 0) - found
-            taken = (found > 0) & (at >= mine) & (at < last)
-            tl.store(list_ptr + at - mine, first + tl.arange(0, MANY), mask=taken)
-            place += tl.sum(found, 0)
-    return last - mine
 
 
 @quick
@@ -87,11 +49,12 @@ def parts_kernel(
     line_of_rows = wide(item_head) * count
     slot = wide(tile) * parts + part
     list_here = list_ptr + slot * longest
-    many = _list_share(
-        tops_ptr, low_ptr, list_here, line_of_rows, first_row + tl.arange(0, REAL), count,
-        begin, end, blocks, part, parts, MANY,
+    few = first_row + tl.arange(0, REAL)
+    low = tl.load(low_ptr + line_of_rows + few, mask=few < count, other=float("inf"))
+    many = list_above(
+        tops_ptr, (line_of_rows + few) * blocks, low, list_here, begin, end, part, parts,
+        False, MANY,
     )  # fmt: skip
-    tl.debug_barrier()
     rows = first_row + tl.arange(0, ROWS)
     there = rows < count
     top = tl.load(top_ptr + line_of_rows + rows, mask=there, other=0.0)

@@ -10,13 +10,7 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.flash.blocks import wide
-from parsimax.kernels.gpu.flash.threshold import (
-    _HALVINGS,
-    _ROUGHLY,
-    _list_above,
-    _load_tops,
-    _unscaled,
-)
+from parsimax.kernels.gpu.flash.threshold import _HALVINGS, _ROUGHLY, _unscaled
 from parsimax.kernels.gpu.flash.weights import ANY, STEEP, line, shares
 from parsimax.kernels.gpu.newton import (
     ALWAYS,
@@ -32,7 +26,15 @@ from parsimax.kernels.gpu.newton import (
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import larger, maximum, sum2
 
+from .lists import list_above
 from .places import item_keys, seen_blocks
+
+
+@triton.jit
+def _tops(tops_ptr, first, end, MANY: tl.constexpr):
+    """(1, MANY) largest scores of blocks, -inf from ``end`` on."""
+    blocks = first + tl.arange(0, MANY)[None, :]
+    return tl.load(tops_ptr + blocks, mask=blocks < end, other=-float("inf"))
 
 
 @triton.jit
@@ -57,12 +59,19 @@ def _sums(
             offsets = block[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
             s = tl.load(scores_ptr + offsets, mask=inside[:, None], other=-float("inf"))
         else:
-            s = _load_tops(tops_ptr, first, begin, end, 1, MANY)
+            s = _tops(tops_ptr, first, end, MANY)
         p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR)
         totals += p
         slopes += u
     total, slope = sum2(tl.sum(totals, 1), tl.sum(slopes, 1), 0)
     return tl.zeros([1], tl.float32) + total, tl.zeros([1], tl.float32) + slope
+
+
+@triton.jit
+def _list(low, good, tops_ptr, list_ptr, begin, end, MANY: tl.constexpr):
+    low = tl.where(good, low, float("inf"))
+    line_of_row = tl.zeros([1], tl.int64)
+    return list_above(tops_ptr, line_of_row, low, list_ptr, begin, end, 0, 1, True, MANY)
 
 
 @triton.jit
@@ -111,8 +120,7 @@ def _solve(
         KIND, NEAR, False, FEW, COLUMNS, MANY,
     )  # fmt: skip
     low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
-    count = _list_above(tops_ptr, begin, end, low, good, list_ptr, 1, MANY)
-    tl.debug_barrier()
+    count = _list(low, good, tops_ptr, list_ptr, begin, end, MANY)
     x = _climb(
         x, top, good, beta, gamma, one, enough, scores_ptr, tops_ptr, list_ptr, 0, count,
         KIND, NEAR, True, FEW, COLUMNS, MANY,
@@ -150,8 +158,7 @@ def _halve(
         tl.zeros([1], tl.float32) + 1.0, top, beta, gamma, scores_ptr, tops_ptr, list_ptr,
         begin, end, False, FEW, COLUMNS, MANY,
     )  # fmt: skip
-    count = _list_above(tops_ptr, begin, end, top - high * gamma, good, list_ptr, 1, MANY)
-    tl.debug_barrier()
+    count = _list(top - high * gamma, good, tops_ptr, list_ptr, begin, end, MANY)
     high = _halvings(
         high, top, beta, gamma, scores_ptr, tops_ptr, list_ptr, 0, count,
         True, FEW, COLUMNS, MANY,
@@ -181,7 +188,7 @@ def solve_kernel(
     scores_here = scores_ptr + wide(row) * blocks * COLUMNS
     tops = tl.full([1, MANY], -float("inf"), tl.float32)
     for first in range(begin, end, MANY):
-        tops = larger(tops, _load_tops(tops_here, first, begin, end, 1, MANY))
+        tops = larger(tops, _tops(tops_here, first, end, MANY))
     top = maximum(tops, 1)
     good = (top > -float("inf")) & (top < float("inf"))
     largest = tl.where(good, top, 0.0)
