@@ -90,10 +90,16 @@ def shares(v, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.con
         return _power(v, beta, gamma)
     elif ROUGH:
         return _rough_power(v, beta, gamma)
-    else:
+    elif beta.numel == 1:
         if beta < NEAR_ONE:
             p, u = _near(v, 0.0, beta, gamma)
             log = u
         else:
             p, u, log = _power(v, beta, gamma)
+        return p, u, log
+    else:
+        p, u, log = _power(v, beta, gamma)
+        near_p, near_u = _near(v, 0.0, beta, gamma)
+        p = tl.where(beta < NEAR_ONE, near_p, p)
+        u = tl.where(beta < NEAR_ONE, near_u, u)
         return p, u, log
