@@ -11,7 +11,7 @@ from parsimax.kernels.gpu.newton import NEAR_ONE, POWER
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import FOLDED, fold, load_rows, product, tile_scores, unit, whole_blocks, wide
-from .weights import line, shares
+from .weights import boost, line, shares
 
 _LN2 = tl.constexpr(0.6931471805599453)
 
@@ -178,7 +178,7 @@ def _key_sums(
         )  # fmt: skip
         a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
         p, u, _log = shares(tl.fma(s, a, b[None, :]), beta, gamma, KIND, NEAR, ROUGH)
-        gv += product(p.to(g.dtype), g)
+        gv += product((p * boost(g.dtype)).to(g.dtype), g)
         centred = product(v, tl.trans(g)) - against[None, :]
         gk += product((u * centred).to(q.dtype), q)
     return gk, gv
@@ -248,6 +248,6 @@ def key_kernel(
     )  # fmt: skip
     tl.store(
         gv_ptr + row[:, None] * value_size + values[None, :],
-        rounded(gv, gv_ptr.dtype.element_ty),
+        rounded(gv * (1.0 / boost(v.dtype)), gv_ptr.dtype.element_ty),
         mask=(columns < all_keys)[:, None] & (values < value_size)[None, :],
     )  # fmt: skip

@@ -18,7 +18,7 @@ from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import FOLDED, fold, load_rows, product, tile_scores, unit, whole_blocks, wide
-from .weights import ANY, STEEP, line, shares
+from .weights import ANY, STEEP, boost, line, shares
 
 
 @triton.jit
@@ -32,6 +32,7 @@ def _sums(
 ):  # fmt: skip
     """(values under p, values under u, mass of p, mass of u) over the listed blocks."""
     gamma = 1.0 / tl.maximum(beta, 1e-30)
+    factor = tl.where(beta <= 1.0, boost(q.dtype), 1.0)  # above alpha = 2 it is not bounded
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     out = tl.zeros([ROWS, VALUES], tl.float32)
     mean = tl.zeros([ROWS, VALUES], tl.float32)
@@ -47,12 +48,13 @@ def _sums(
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
         )  # fmt: skip
         p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
-        out += product(p.to(v.dtype), v)
+        out += product((p * boost(v.dtype)).to(v.dtype), v)
         mass += fold(p, ROWS, COLUMNS)
         if TRAIN:
-            mean += product(u.to(v.dtype), v)
+            mean += product((u * factor).to(v.dtype), v)
             slope += fold(u, ROWS, COLUMNS)
-    return out, mean, tl.sum(mass, 1), tl.sum(slope, 1)
+    out = out * (1.0 / boost(q.dtype))
+    return out, mean * (1.0 / factor), tl.sum(mass, 1), tl.sum(slope, 1)
 
 
 @triton.jit

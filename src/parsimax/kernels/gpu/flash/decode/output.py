@@ -7,19 +7,11 @@ import triton.language as tl
 
 from parsimax.kernels.gpu.approx import rounded
 from parsimax.kernels.gpu.flash.blocks import product, wide
-from parsimax.kernels.gpu.flash.weights import line, shares
+from parsimax.kernels.gpu.flash.weights import boost, line, shares
 from parsimax.kernels.gpu.quick import quick
 
 from .lists import list_above
 from .places import cache_rows, item_keys, seen_blocks
-
-# float16 has few digits below 2^-14, where the weights of many keys lie
-_BOOST = tl.constexpr(32768.0)
-
-
-@triton.jit
-def _boost(dtype: tl.constexpr):
-    return _BOOST if dtype == tl.float16 else 1.0
 
 
 @quick
@@ -86,7 +78,7 @@ def parts_kernel(
         p, _u, _log = shares(
             tl.fma(s, a[:, None], b[:, None]), beta, gamma, KIND, NEAR, ROUGH
         )  # fmt: skip
-        out += product(rounded(p * _boost(v.dtype), v.dtype), v)
+        out += product(rounded(p * boost(v.dtype), v.dtype), v)
         mass += p
     columns = tl.arange(0, VALUES)
     row = slot * ROWS + tl.arange(0, ROWS)
@@ -118,7 +110,7 @@ def sum_kernel(
         offsets = place[:, None] * VALUES + columns[None, :]
         out += tl.load(parts_ptr + offsets, mask=inside[:, None], other=0.0)
     total = tl.sum(mass, 0)
-    mean = tl.sum(out, 0) / (tl.where(total > 0.0, total, 1.0) * _boost(out_ptr.dtype.element_ty))
+    mean = tl.sum(out, 0) / (tl.where(total > 0.0, total, 1.0) * boost(out_ptr.dtype.element_ty))
     # a row that is no row of numbers, an alpha or a length that cannot be
     top = tl.load(top_ptr + row)
     wrong = (top != top) | (top == float("inf"))
