@@ -14,6 +14,7 @@ from parsimax.kernels.gpu.sizes import pieces, power_of_two
 from .backward import key_kernel, query_kernel
 from .lists import compact
 from .output import output_kernel
+from .sequences import FIELDS, tables_kernel
 from .threshold import threshold_kernel
 from .weights import ANY, STEEP
 
@@ -56,6 +57,25 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
     return Tiles(32, 16, stages=1, first=First(32, stages=1, registers=None))
 
 
+class Packed(NamedTuple):
+    """Sequences one after the other, (1, H, all queries, E), and where each begins and ends.
+
+    Args:
+        q_starts: Integers (sequences + 1,) from 0 to all queries.
+        k_starts: The same of the keys.
+        most_queries: No sequence has more.
+        most_keys: The same of the keys.
+        bottom_right: The last query of a sequence stands at its last key, not the first at the
+            first.
+    """
+
+    q_starts: Tensor
+    k_starts: Tensor
+    most_queries: int
+    most_keys: int
+    bottom_right: bool
+
+
 @dataclass(frozen=True)
 class Problem:
     """Queries (B, H, Lq, E), keys and values of as many heads or fewer; last strides are 1.
@@ -66,6 +86,8 @@ class Problem:
         band: How far before and after its position a query sees; None is without limit.
         offset: The key at which the first query stands.
         lengths: (B,) of the keys.
+        packed: Of sequences; these have neither ``seen`` nor ``lengths`` nor ``offset``. Results
+            and gradients then lie as (all queries, H, size).
     """
 
     q: Tensor
@@ -78,16 +100,41 @@ class Problem:
     offset: int = 0
     lengths: Tensor | None = None
     tiles: Tiles = _TILES
+    packed: Packed | None = None
 
     @property
     def row_blocks(self) -> int:
-        """Blocks of queries."""
-        return pieces(self.q.shape[2], self.tiles.rows)
+        """Blocks of queries; of packed sequences, of all of them."""
+        queries = self.q.shape[2]
+        if self.packed is None:
+            return pieces(queries, self.tiles.rows)
+        tall = self.tiles.first.rows
+        return _room(queries, self.packed.q_starts, tall) * (tall // self.tiles.rows)
 
     @property
     def key_blocks(self) -> int:
+        """Blocks of keys that a query may see; of packed sequences, of the longest."""
+        keys = self.k.shape[2] if self.packed is None else self.packed.most_keys
+        return pieces(keys, self.tiles.columns)
+
+    @property
+    def all_key_blocks(self) -> int:
         """Blocks of keys."""
-        return pieces(self.k.shape[2], self.tiles.columns)
+        if self.packed is None:
+            return self.key_blocks
+        return _room(self.k.shape[2], self.packed.k_starts, self.tiles.columns)
+
+    @property
+    def seeing_row_blocks(self) -> int:
+        """Blocks of queries that a key may be seen by."""
+        if self.packed is None:
+            return self.row_blocks
+        return pieces(self.packed.most_queries, self.tiles.rows)
+
+
+def _room(count: int, starts: Tensor, size: int) -> int:
+    """The most blocks of some size that sequences of so many rows together can have."""
+    return (count + (starts.shape[0] - 1) * (size - 1)) // size
 
 
 class Saved(NamedTuple):
@@ -124,6 +171,7 @@ def _options(p: Problem) -> dict[str, Any]:
         "CAUSAL": p.band is not None,
         "MASK": _mask_kind(p.seen),
         "LENGTHS": p.lengths is not None,
+        "PACKED": 0 if p.packed is None else 2 if p.packed.bottom_right else 1,
         "ROWS": p.tiles.rows,
         "COLUMNS": p.tiles.columns,
         "SIZE": size,
@@ -132,12 +180,13 @@ def _options(p: Problem) -> dict[str, Any]:
     }
 
 
-def _pointers(p: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    """(mask, alphas, lengths); those that are not there are not read."""
+def _pointers(p: Problem, table: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(mask, alphas, lengths or the table of packed sequences); what is not there is not read."""
+    lengths = p.lengths if table is None else table
     return (
         p.q if p.seen is None else p.seen,
         p.alpha if isinstance(p.alpha, Tensor) else p.q,
-        p.q if p.lengths is None else p.lengths,
+        p.q if lengths is None else lengths,
     )
 
 
@@ -151,14 +200,40 @@ def _band(p: Problem) -> tuple[int, int, int]:
 
 def _strides(p: Problem) -> tuple[int, ...]:
     seen = (0, 0, 0, 0) if p.seen is None else p.seen.stride()
-    return (*p.q.stride()[:3], *p.k.stride()[:3], *p.v.stride()[:3], *seen)
+    strides = [x.stride()[:3] for x in (p.q, p.k, p.v)]
+    if p.packed is not None:  # an item is counted by its first row
+        strides = [(row, head, row) for _, head, row in strides]
+    return (*strides[0], *strides[1], *strides[2], *seen)
 
 
 def _all_sizes(p: Problem) -> tuple[int, ...]:
     heads = p.q.shape[1]
     group = heads // p.k.shape[1]
     lengths = (p.q.shape[2], p.k.shape[2], p.q.shape[3], p.v.shape[3])
-    return (heads, group, *lengths, p.row_blocks, p.key_blocks)
+    return (heads, group, *lengths)
+
+
+def _tables(p: Problem) -> tuple[Tensor, Tensor]:
+    """Of packed sequences, where the one of each block of queries lies, and of each of keys."""
+    assert p.packed is not None
+    starts = p.packed.q_starts, p.packed.k_starts
+    rows = p.q.new_empty(p.row_blocks, FIELDS, dtype=torch.int32)
+    columns = p.q.new_empty(p.all_key_blocks, FIELDS, dtype=torch.int32)
+    items = starts[0].shape[0] - 1
+    tables_kernel[(items,)](
+        *starts, rows, columns, items, p.q.shape[2], p.k.shape[2],
+        p.packed.most_queries, p.packed.most_keys, p.row_blocks, p.all_key_blocks,
+        ROWS=p.tiles.rows, TALL=p.tiles.first.rows, COLUMNS=p.tiles.columns, MANY=64,
+    )  # fmt: skip
+    return rows, columns
+
+
+def results(p: Problem, like: Tensor, size: int) -> Tensor:
+    """Room for a result of as many heads and rows."""
+    items, heads, rows = like.shape[:3]
+    if p.packed is None:
+        return like.new_empty(items, heads, rows, size)
+    return like.new_empty(items, rows, heads, size).transpose(1, 2)
 
 
 def _rough(p: Problem) -> bool:
@@ -176,23 +251,29 @@ def _enough(p: Problem, train: bool) -> float:
     return 0.1 if train else 3e-2
 
 
-def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """(largest score, unknown) of every query, and the map of live blocks."""
+def thresholds(
+    p: Problem, enough: float, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(largest score, unknown) of every query, and the map of live blocks.
+
+    The unknown is taken one step further than to a surplus of mass of ``enough``; ``rows`` is the
+    table of packed sequences.
+    """
     items, heads, queries, size = p.q.shape
     first = p.tiles.first
     top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
     live = p.q.new_empty(items, heads, p.row_blocks, p.key_blocks, dtype=torch.int8)
-    tall_blocks = pieces(queries, first.rows)
+    tall_blocks = pieces(p.row_blocks * p.tiles.rows, first.rows)
     tiles = items * heads * tall_blocks
     programs = min(tiles, first.programs)
     scratch = p.q.new_empty(programs, p.key_blocks, first.rows + 1, dtype=torch.float32)
-    seen, alphas, lengths = _pointers(p)
+    seen, alphas, lengths = _pointers(p, rows)
     strides = _strides(p)
     options = _options(p)
     options |= {"ROWS": first.rows, "num_warps": first.warps, "num_stages": first.stages}
     threshold_kernel[(programs,)](
         p.q, p.k, seen, alphas, lengths, top, x, live, scratch,
-        p.scale, _value(p), _enough(p, train), heads, heads // p.k.shape[1], queries, p.k.shape[2],
+        p.scale, _value(p), enough, heads, heads // p.k.shape[1], queries, p.k.shape[2],
         size, tiles, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
         **options, GRAIN=p.tiles.rows, WHOLE=options["SIZE"] == size,
         MANY=_MANY, maxnreg=first.registers,
@@ -200,34 +281,42 @@ def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
     return top, x, live
 
 
-def lists(live: Tensor, of_keys: bool) -> tuple[Tensor, Tensor]:
-    """(places, counts) of the live blocks in each row of the map, or in each column."""
+def lists(p: Problem, live: Tensor, of_keys: Tensor | bool) -> tuple[Tensor, Tensor]:
+    """(places, counts) of the live blocks in each row of the map, or in each column.
+
+    ``of_keys`` may be the table of blocks of keys, and must be if sequences are packed.
+    """
     items, heads, rows, columns = live.shape
-    lines, length = (columns, rows) if of_keys else (rows, columns)
+    by_table = isinstance(of_keys, Tensor)
+    lines, length = rows, columns
+    if isinstance(of_keys, Tensor) or of_keys:
+        lines, length = p.all_key_blocks, p.seeing_row_blocks
     places = live.new_empty(items, heads, lines, length, dtype=torch.int16)
     counts = live.new_empty(items, heads, lines, dtype=torch.int32)
-    steps = (1, columns) if of_keys else (columns, 1)
+    steps = (1, columns) if by_table or of_keys else (columns, 1)
     compact[(lines, items * heads)](
-        live, places, counts, lines, length, *steps, MANY=min(256, power_of_two(length))
-    )
+        live, places, counts, of_keys if by_table else live, lines, length, rows * columns, *steps,
+        PACKED=by_table, ROWS=p.tiles.rows, MANY=min(256, power_of_two(length)),
+    )  # fmt: skip
     return places, counts
 
 
 def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
-    items, heads, queries, size = p.q.shape
-    top, x, live = thresholds(p, train)
-    row_lists = lists(live, of_keys=False)
+    items, heads, _, size = p.q.shape
+    table = None if p.packed is None else _tables(p)[0]
+    top, x, live = thresholds(p, _enough(p, train), table)
+    row_lists = lists(p, live, of_keys=False)
     value_size = p.v.shape[3]
-    out = p.q.new_empty(items, heads, queries, value_size)
+    out = results(p, p.q, value_size)
     # not rounded to half: gradients are differences to it
     mean = torch.empty_like(out, dtype=torch.float32) if train else out
-    seen, alphas, lengths = _pointers(p)
+    seen, alphas, lengths = _pointers(p, table)
     options, values = _options(p), max(16, power_of_two(value_size))
     whole = options["SIZE"] == size and values == value_size
     output_kernel[(p.row_blocks, items * heads)](
         p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
-        p.scale, _value(p), *_all_sizes(p), *_band(p), *_strides(p),
+        p.scale, _value(p), *_all_sizes(p), p.row_blocks, p.key_blocks, *_band(p), *_strides(p),
         **options, TRAIN=train, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
     )  # fmt: skip
     return out, Saved(top, x, live, row_lists, mean)
@@ -248,28 +337,32 @@ def backward(
 ) -> Gradients:
     """All gradients; that of the scores has a number for each query and key."""
     items, heads, queries, size = p.q.shape
-    g = g.contiguous()
+    g = g.contiguous() if p.packed is None else g.transpose(1, 2).contiguous().transpose(1, 2)
     value_size = p.v.shape[3]
-    gq = torch.empty(p.q.shape, dtype=p.q.dtype, device=p.q.device)
-    gk = torch.empty(p.k.shape, dtype=p.k.dtype, device=p.k.device)
-    gv = torch.empty(p.v.shape, dtype=p.v.dtype, device=p.v.device)
+    gq, gk = (results(p, x, size) for x in (p.q, p.k))
+    gv = results(p, p.v, value_size)
+    table, of_keys = (None, True) if p.packed is None else _tables(p)
     against = torch.empty_like(saved.top)
     change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
     gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
-    seen, alphas, lengths = _pointers(p)
+    seen, alphas, lengths = _pointers(p, table)
     options, values = _options(p), max(16, power_of_two(value_size))
     options |= {"ROUGH": _rough(p), "VALUES": values}
     options["WHOLE"] = options["SIZE"] == size and values == value_size
-    numbers = (p.scale, _value(p), *_all_sizes(p), *_band(p), *_strides(p))
+    numbers = (p.scale, _value(p), *_all_sizes(p), p.row_blocks, p.key_blocks)
+    places = (*_band(p), *_strides(p))
     query_kernel[(p.row_blocks, items * heads)](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
-        g, saved.mean, gq, against, change, gs, *numbers,
+        g, saved.mean, gq, against, change, gs, *numbers, *places,
         **options, WANT=want_alpha, WANT_SCORES=want_scores,
     )  # fmt: skip
-    key_lists = lists(saved.live, of_keys=True)
-    key_kernel[(p.key_blocks, items * p.k.shape[1])](
+    key_lists = lists(p, saved.live, of_keys)
+    if isinstance(of_keys, Tensor):
+        lengths = of_keys
+    numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
+    key_kernel[(p.all_key_blocks, items * p.k.shape[1])](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *key_lists,
-        g, against, gk, gv, *numbers, **options,
+        g, against, gk, gv, *numbers, *places, **options,
     )  # fmt: skip
     return Gradients(
         gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None

@@ -25,7 +25,17 @@ from parsimax.kernels.gpu.newton import (
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import maximum
 
-from .blocks import load_rows, product, tile_scores, unit, visible_range, whole_blocks, wide
+from .blocks import (
+    load_rows,
+    numbers_of,
+    product,
+    tile_scores,
+    unit,
+    visible_range,
+    whole_blocks,
+    wide,
+)
+from .sequences import sequence
 from .weights import STEEP, line, shares
 
 _HALVINGS = tl.constexpr(26)
@@ -249,7 +259,7 @@ def threshold_kernel(
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     ROWS: tl.constexpr, GRAIN: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
@@ -263,17 +273,22 @@ def threshold_kernel(
     list_ptr = (tops_ptr + wide(key_blocks) * ROWS).to(tl.pointer_type(tl.int32))
     for tile in range(slot, tiles, programs):
         item_head = tile // tall_blocks
-        row_block = tall_blocks - 1 - tile % tall_blocks
+        place = tall_blocks - 1 - tile % tall_blocks
         item, head = item_head // heads, item_head % heads
+        row_block, q_at, k_at, many, nothing = place, item, item, keys, -float("inf")
+        if PACKED:
+            row_block, q_at, queries, k_at, _all, many, offset, nothing = sequence(
+                lengths_ptr, place * (ROWS // GRAIN), PACKED
+            )
+            row_block = row_block // (ROWS // GRAIN)
         rows = row_block * ROWS + tl.arange(0, ROWS)
-        many = keys
         if LENGTHS:
             many = tl.minimum(tl.load(lengths_ptr + item), keys)
         q = load_rows(
-            q_ptr + wide(item) * q_item + wide(head) * q_head,
+            q_ptr + wide(q_at) * q_item + wide(head) * q_head,
             rows, q_row, queries, size, WHOLE, SIZE,
         )  # fmt: skip
-        k_here = k_ptr + wide(item) * k_item + wide(head // group) * k_head
+        k_here = k_ptr + wide(k_at) * k_item + wide(head // group) * k_head
         seen_here = seen_ptr
         if MASK > 0:
             seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
@@ -284,7 +299,7 @@ def threshold_kernel(
         )
         inner = tl.minimum(tl.maximum(inner, begin), end)
         outer = tl.minimum(tl.maximum(outer, inner), end)
-        top = tl.full([ROWS], -float("inf"), tl.float32)
+        top = tl.full([ROWS], nothing, tl.float32)
         top = _keep_tops(
             top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
             seen_here, seen_row, seen_column, inner, outer, tops_ptr, begin, inner,
@@ -345,11 +360,11 @@ def threshold_kernel(
                 tops_ptr, list_ptr, begin, end,
                     CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
-        row = wide(item_head) * queries + rows
+        row = numbers_of(item_head, q_at, head, heads, queries, PACKED) + rows
         tl.store(top_ptr + row, top, mask=rows < queries)
         tl.store(x_ptr + row, x, mask=rows < queries)
         # which blocks are live, for each of the smaller blocks of queries that others work on
-        grains = row_block * (ROWS // GRAIN) + tl.arange(0, ROWS // GRAIN)
+        grains = place * (ROWS // GRAIN) + tl.arange(0, ROWS // GRAIN)
         lines = (wide(item_head) * row_blocks + grains) * key_blocks
         # a row that is no row of numbers must show it
         broken = ~good & (top != -float("inf")) & (rows < queries)
