@@ -17,7 +17,7 @@ from parsimax.mappings.rowmap import fit, kernels_allowed
 from .visibility import Band, band_mask, intersect
 
 if TYPE_CHECKING:
-    from parsimax.kernels.gpu.flash.launch import Gradients, Problem
+    from parsimax.kernels.gpu.flash.launch import Counts, Gradients, Problem
 
 UNLIMITED = 1 << 30
 # Not every case has been seen to work on a GPU yet, so it must be asked for.
@@ -55,12 +55,50 @@ def flash_attention(
 
     ``seen`` is bool or added to the scores and broadcasts to them; alpha is a number or (Hq,).
     """
+    seen, lengths = expand(q, k, seen, lengths)
+    numbers = (*_numbers(band), 0, 0, False)
+    return _call((q, k, v, seen), alpha, (lengths, None, None), scale, numbers)
+
+
+def expand(
+    q: Tensor, k: Tensor, seen: Tensor | None, lengths: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """A mask in the shape of the scores, and lengths (B,) that can be."""
     if seen is not None:
         seen = seen.expand(*q.shape[:3], k.shape[2])
     if lengths is not None:
         lengths = lengths.expand(q.shape[0]).to(torch.int32).clamp(0, k.shape[2])
-    nothing = (None, None)
-    return _call((q, k, v, seen), alpha, (lengths, *nothing), scale, (*_numbers(band), 0, 0, False))
+    return seen, lengths
+
+
+def positive_scale(q: Tensor, scale: float) -> tuple[Tensor, float]:
+    """The same scores; kernels compare them before they are multiplied by the scale."""
+    if scale < 0:
+        return -q, -scale
+    return (q * 0, 1.0) if scale == 0 else (q, scale)
+
+
+def count(
+    q: Tensor,
+    k: Tensor,
+    seen: Tensor | None,
+    band: Band,
+    lengths: Tensor | None,
+    alpha: float | Tensor,
+    scale: float,
+    block: int,
+) -> Counts:
+    """Thresholds, supports and live blocks, without gradients; ``block`` is a multiple of 16."""
+    from parsimax.kernels.gpu import on_device_of
+    from parsimax.kernels.gpu.flash import launch
+
+    seen, lengths = expand(q, k, seen, lengths)
+    q, scale = positive_scale(q, scale)
+    tensor, value = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
+    tensors = (q, k, k, seen, tensor, lengths, None, None)
+    with on_device_of(q):
+        problem = _problem(*tensors, value, scale, *_numbers(band), 0, 0, False)
+        return launch.count(problem, block)
 
 
 def packed_attention(
@@ -102,12 +140,7 @@ def _call(
     scale: float,
     numbers: tuple[int, ...],
 ) -> Tensor:
-    q = inputs[0]
-    # scores are compared before they are multiplied by the scale
-    if scale < 0:
-        q, scale = -q, -scale
-    elif scale == 0:
-        q, scale = q * 0, 1.0
+    q, scale = positive_scale(inputs[0], scale)
     tensor = alpha if isinstance(alpha, Tensor) else None
     value = 0.0 if isinstance(alpha, Tensor) else alpha
     arguments = (q, *inputs[1:], tensor, *integers, value, scale, *numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER
 from parsimax.kernels.gpu.sizes import pieces, power_of_two
 
 from .backward import key_kernel, query_kernel
+from .counting import count_kernel
 from .lists import compact
 from .output import output_kernel
 from .sequences import FIELDS, tables_kernel
@@ -19,6 +21,7 @@ from .threshold import threshold_kernel
 from .weights import ANY, STEEP
 
 UNLIMITED = 1 << 30
+_EXACTLY = 1e-4  # surplus after which one more step leaves nothing that float32 can tell
 _MANY = 32  # blocks whose largest scores are looked at together
 
 
@@ -366,4 +369,41 @@ def backward(
     )  # fmt: skip
     return Gradients(
         gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None
+    )
+
+
+class Counts(NamedTuple):
+    """Of each query (B, H, Lq), and of each block of them."""
+
+    tau: Tensor
+    threshold: Tensor
+    support: Tensor
+    visible: Tensor
+    live_blocks: Tensor
+    visible_blocks: Tensor
+
+
+def count(p: Problem, block: int) -> Counts:
+    """What is visible and what has weight; ``block`` is a multiple of 16."""
+    items, heads, queries, size = p.q.shape
+    keys = p.k.shape[2]
+    top, x, live = thresholds(p, _EXACTLY)
+    side = math.gcd(block, p.tiles.rows, p.tiles.columns)
+    blocks = pieces(queries, side), pieces(keys, side)
+    tau, low = torch.empty_like(top), torch.empty_like(top)
+    support, visible = (torch.empty_like(top, dtype=torch.int32) for _ in range(2))
+    touched = live.new_zeros(items, heads, *blocks)
+    strides, options = _strides(p), _options(p)
+    del options["PACKED"]
+    count_kernel[(blocks[0], items * heads)](
+        p.q, p.k, *_pointers(p, None), top, x, live, tau, low, support, visible, touched,
+        p.scale, _value(p), heads, heads // p.k.shape[1], queries, keys, size, *blocks,
+        p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
+        **options, SIDE=side, WHOLE=options["SIZE"] == size,
+    )  # fmt: skip
+    together = block // side
+    padded = torch.nn.functional.pad(touched, (0, -blocks[1] % together, 0, -blocks[0] % together))
+    groups = padded.unflatten(-1, (-1, together)).unflatten(-3, (-1, together)).amax((-1, -3))
+    return Counts(
+        tau, low, support.long(), visible.long(), (groups > 1).sum(-1), (groups > 0).sum(-1)
     )

@@ -1,0 +1,94 @@
+"""Thresholds, supports and live blocks by the kernels, against the plain path in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.contracts.gpu.device import DEVICE
+
+import parsimax as px
+from parsimax.attention import flash
+from parsimax.attention.visibility import Band
+from parsimax.kernels.gpu.flash import launch
+
+# what IEEE does silently on a GPU, numpy announces
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+ON_GPU = DEVICE.type == "cuda"
+SMALL = launch.Tiles(16, 16, 4, 1, launch.First(32, 4, 1, 3, None))
+FIELDS = ("support", "visible", "live_blocks", "visible_blocks")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    if not ON_GPU:
+        monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
+
+
+def inputs(dtype=torch.float32, *, items=1, heads=2, groups=1, queries=18, keys=69, size=8):
+    generator = torch.Generator().manual_seed(3)
+
+    def draw(length, many):
+        x = torch.randn(items, length, many, size, generator=generator)
+        return x.to(DEVICE, dtype).transpose(1, 2)
+
+    return draw(queries, heads) * 4, draw(keys, heads // groups)
+
+
+def compare(q, k, alpha, band=None, *, seen=None, lengths=None, block=16, scale=0.5):
+    band = band or Band()
+    found = flash.count(q, k, seen, band, lengths, alpha, scale, block)
+    wide = alpha.double() if isinstance(alpha, torch.Tensor) else alpha
+    window = None if band.left is None else (band.left, -1 if band.right is None else band.right)
+    expected = px.attention.statistics(
+        q.double(), k.double(), seen, band.right == 0, scale, True, alpha=wide,
+        causal_align="bottom-right" if band.offset else "top-left", window=window,
+        key_lengths=lengths, block_size=block,
+    )  # fmt: skip
+    for name in FIELDS:
+        mine, theirs = getattr(found, name), getattr(expected, name)
+        assert mine.dtype == torch.int64
+        assert torch.equal(mine, theirs), name
+    for name in ("tau", "threshold"):
+        mine, theirs = getattr(found, name), getattr(expected, name)
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=2e-5)
+    return found
+
+
+def test_each_alpha():
+    q, k = inputs(heads=7, groups=7, keys=45)
+    alpha = torch.tensor([1.0, 1.02, 1.3, 1.5, 1.8, 2.0, 2.5], device=DEVICE)
+    found = compare(q, k, alpha, Band(right=0, offset=27))
+    assert (found.support[:, 0] == found.visible[:, 0]).all()  # softmax
+    assert 0 < found.live_blocks.sum() < found.visible_blocks.sum()
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.3, 1.5, 2.0, 3.0])
+def test_a_number(alpha):
+    compare(*inputs(heads=1), alpha, Band(9, 3), block=32)
+
+
+def test_masks_lengths_and_queries_that_see_nothing():
+    q, k = inputs(items=2)
+    lengths = torch.tensor([69, 20], device=DEVICE)
+    seen = torch.rand(2, 1, 18, 69, generator=torch.Generator().manual_seed(0)) > 0.5
+    seen[0, :, 3] = False
+    seen = seen.to(DEVICE)
+    found = compare(q, k, 1.5, seen=seen, lengths=lengths, block=48)
+    assert (found.tau[0, :, 3] == torch.inf).all()
+    added = torch.where(seen, 0.3 * torch.arange(69, device=DEVICE) % 1, -torch.inf)
+    compare(q, k, 1.5, seen=added, lengths=lengths)
+
+
+def test_halves_and_any_scale():
+    q, k = inputs(torch.bfloat16)
+    compare(q, k, 1.5, scale=-0.3)
+
+
+def test_what_is_not_a_number_shows_in_its_row():
+    q, k = inputs(heads=1)
+    q[0, 0, 4, 0] = float("nan")
+    found = flash.count(q, k, None, Band(), None, 1.5, 0.5, 16)
+    assert found.tau.isnan().nonzero().tolist() == [[0, 0, 4]]
+    assert found.support[0, 0, 4] == 0
+    assert found.visible[0, 0, 4] == 69
