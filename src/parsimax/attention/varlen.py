@@ -178,9 +178,12 @@ def _longest(
 ) -> tuple[int, int]:
     """The most queries and keys of a sequence, or a bound of them."""
     found = []
-    free = torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing()
+    # neither may wait for the values of a tensor
+    blind = torch.compiler.is_compiling() or (
+        starts[0].is_cuda and torch.cuda.is_current_stream_capturing()
+    )
     for place, limit, x, name in zip(starts, limits, inputs, ("q", "k"), strict=True):
-        if limit is None and not free:
+        if limit is None and not blind:
             limit = max(read_starts(place, f"cu_seqlens_{name}", x, name), default=0)
         found.append(x.shape[0] if limit is None else limit)
     return found[0], found[1]

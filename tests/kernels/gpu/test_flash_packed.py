@@ -7,7 +7,7 @@ import torch
 from tests.contracts.gpu.device import DEVICE
 
 import parsimax as px
-from parsimax.attention import flash
+from parsimax.attention import flash, varlen
 from parsimax.attention.visibility import Band
 from parsimax.kernels.gpu.flash import launch
 
@@ -170,3 +170,126 @@ def test_gradients_of_gradients():
     theirs = second(lambda *x: alone(*x, queries, keys, 1.5, **options))
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+# --- the front door; without a GPU it is told to take the kernels ----
+
+
+@pytest.fixture
+def front(monkeypatch):
+    """Lets it take CPU tensors, for Triton's interpreter."""
+    if not ON_GPU:
+        monkeypatch.setattr(
+            varlen, "kernel_alpha", lambda q, k, v, alpha, mapping, p: None if p else alpha
+        )
+    calls = []
+    taken = flash.packed_attention
+
+    def packed_attention(*arguments):
+        calls.append(arguments[4])  # the longest
+        return taken(*arguments)
+
+    monkeypatch.setattr(flash, "packed_attention", packed_attention)
+    return calls
+
+
+def test_the_front_door_takes_them_and_finds_the_longest(front):
+    queries, keys = (18, 0, 5), (20, 2, 3)
+    q, k, v = inputs(queries=queries, keys=keys, heads=4, groups=2)
+    options = {"is_causal": True, "enable_gqa": True, "causal_align": "bottom-right"}
+    places = starts(queries), starts(keys, torch.int64)
+    found = px.attention.packed(q, k, v, *places, **options)
+    wide = (x.double() for x in (q, k, v))
+    expected = alone(*wide, queries, keys, 1.5, **options)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    given = px.attention.packed(q, k, v, *places, max_seqlen_q=30, max_seqlen_k=21, **options)
+    assert torch.equal(given, found)
+    assert front == [(18, 20), (30, 21)]
+    px.attention.packed(q, k, v, *places, 0.5, **options)
+    assert len(front) == 2  # dropout has no kernel
+
+
+def test_the_front_door_reads_starts_that_it_is_not_told_about(front):
+    q, k, v = inputs(queries=(5,), keys=(5,))
+    with pytest.raises(ValueError, match="cu_seqlens_q must end with the total length of q, 5"):
+        px.attention.packed(q, k, v, starts((4,)))
+    assert px.attention.packed(q, k, v, starts((4,)), max_seqlen_q=5).isnan().all()
+    with pytest.raises(ValueError, match="enable_gqa"):
+        px.attention.packed(*inputs(queries=(5,), keys=(5,), heads=4, groups=2), starts((5,)))
+    with pytest.raises(ValueError, match="causal_align"):
+        px.attention.packed(q, k, v, starts((5,)), causal_align="middle")
+
+
+def test_compiled_without_a_break(front):
+    torch._dynamo.reset()
+    queries = (18, 0, 5)
+    q, k, v = inputs(queries=queries, keys=queries)
+    alpha = torch.tensor([1.3, 1.6], device=DEVICE)
+
+    def run(function):
+        leaves = [x.detach().clone().requires_grad_() for x in (q, k, v, alpha)]
+        out = function(*leaves, starts(queries))
+        return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+    def step(q, k, v, alpha, starts):
+        return px.attention.packed(q, k, v, starts, is_causal=True, alpha=alpha)
+
+    backend = "inductor" if ON_GPU else "aot_eager"
+    compiled = run(torch.compile(step, fullgraph=True, backend=backend))
+    for mine, theirs in zip(compiled, run(step), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
+
+
+# --- on a GPU alone ------------------------------------------------------------------------------
+
+gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [16, 40, 64, 128, 256])
+def test_lengths_that_are_no_power_of_two(dtype, size):
+    queries, keys = (301, 1, 0, 77, 640), (517, 3, 9, 77, 400)
+    q, k, v = inputs(dtype, queries, keys, heads=8, groups=8, size=size, ev=size)
+    q = q * (2 / size**0.5)
+    for bottom in (False, True):
+        compare(q, k, v, 1.5, queries=queries, keys=keys, band=Band(right=0), bottom=bottom)
+    alpha = torch.linspace(1.0, 2.0, 8)
+    compare(q, k, v, alpha, queries=queries, keys=keys, band=Band(100, 30))
+
+
+@gpu
+def test_a_cuda_graph_follows_new_starts():
+    total = 700
+    q, k, v = inputs(torch.bfloat16, (total,), (total,), heads=4, size=64, ev=64)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    places = starts((300, 100, 300))
+
+    def step():
+        out = px.attention.packed(*leaves, places, is_causal=True, max_seqlen_q=400)
+        return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = step()
+    for lengths in ((300, 100, 300), (400, 7, 293)):
+        places.copy_(starts(lengths))
+        graph.replay()
+        for mine, theirs in zip(made, step(), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+@gpu
+def test_many_short_sequences_beside_a_long_one_take_little_memory():
+    lengths = (30_000, *(20,) * 1000)
+    q, k, v = inputs(torch.bfloat16, lengths, lengths, heads=4, size=64, ev=64)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    px.attention.packed(*leaves, starts(lengths), is_causal=True).sum().backward()
+    # a map of (sequences, heads, 469, 469) blocks alone would take 880 MB
+    assert torch.cuda.max_memory_allocated() - before < 300e6
