@@ -15,7 +15,7 @@ from parsimax.kernels.gpu.flash import launch
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ON_GPU = DEVICE.type == "cuda"
-SMALL = launch.Tiles(16, 16, 4, 1, launch.First(32, 4, 1, 3, None))
+SMALL = launch.Tiles(16, 16, 4, 1, launch.First(32, 32, 4, 1), None)
 FIELDS = ("support", "visible", "live_blocks", "visible_blocks")
 
 

@@ -15,7 +15,7 @@ from parsimax.kernels.gpu.flash import launch
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ON_GPU = DEVICE.type == "cuda"
-SMALL = launch.Tiles(16, 16, 4, 1, launch.First(32, 4, 1, 3, None))
+SMALL = launch.Tiles(16, 16, 4, 1, launch.First(32, 32, 4, 1), None)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 # a sequence of several blocks, empty ones, one of a query without keys, one of keys alone
 QUERIES, KEYS = (18, 0, 3, 0, 5, 1), (37, 0, 0, 4, 3, 17)

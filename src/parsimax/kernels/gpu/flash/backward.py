@@ -11,6 +11,8 @@ from parsimax.kernels.gpu.newton import NEAR_ONE, POWER
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
+    FOLDED,
+    fold,
     load_rows,
     numbers_of,
     product,
@@ -59,7 +61,7 @@ def _query_sums(
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     gq = tl.zeros([ROWS, SIZE], tl.float32)
-    changes = tl.zeros([ROWS], tl.float32)
+    changes = tl.zeros([ROWS, FOLDED], tl.float32)
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -80,8 +82,8 @@ def _query_sums(
         gq += product(gs.to(k.dtype), k)
         if WANT:
             change = _change(p, u, log, beta, inverse_square, ROUGH)
-            changes += tl.sum(tl.where(p > 0.0, centred * change, 0.0), 1)
-    return gq, changes
+            changes += fold(tl.where(p > 0.0, centred * change, 0.0), ROWS, COLUMNS)
+    return gq, tl.sum(changes, 1)
 
 
 @quick

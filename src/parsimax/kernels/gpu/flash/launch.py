@@ -18,21 +18,25 @@ from .lists import compact
 from .output import output_kernel
 from .sequences import FIELDS, tables_kernel
 from .threshold import threshold_kernel
+from .tops import tops_kernel
 from .weights import ANY, STEEP
 
 UNLIMITED = 1 << 30
-_EXACTLY = 1e-4  # surplus after which one more step leaves nothing that float32 can tell
+_EXACTLY = (1e-6, 1e-6)  # surplus of mass that float32 can just tell
 _MANY = 32  # blocks whose largest scores are looked at together
+# largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
+_TOGETHER = 528
+_SCRATCH = 1 << 27
 
 
 class First(NamedTuple):
-    """The same for the first kernel, which reads every key and so gains from tall tiles."""
+    """The same for the first kernel; multiples of those of :class:`Tiles`."""
 
-    rows: int = 64
-    warps: int = 4
+    rows: int = 128
+    columns: int = 128
+    warps: int = 8
     stages: int = 3
-    programs: int = 528  # which go on from tile to tile
-    registers: int | None = 128  # that a thread may have
+    registers: int | None = 128
 
 
 class Tiles(NamedTuple):
@@ -43,6 +47,7 @@ class Tiles(NamedTuple):
     warps: int = 4
     stages: int = 3
     first: First = First()
+    registers: int | None = 128  # that a thread may have which looks for a threshold
 
 
 _TILES = Tiles()
@@ -56,8 +61,8 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
     if width <= 256:
         return Tiles(stages=2, first=First(stages=2))
     if width <= 512:
-        return Tiles(columns=32, stages=1, first=First(stages=1, registers=None))
-    return Tiles(32, 16, stages=1, first=First(32, stages=1, registers=None))
+        return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None)
+    return Tiles(32, 16, 4, 1, First(32, 16, 4, 1, None), None)
 
 
 class Packed(NamedTuple):
@@ -244,62 +249,76 @@ def _rough(p: Problem) -> bool:
     return p.q.dtype != torch.float32
 
 
-def _enough(p: Problem, train: bool) -> float:
-    """Surplus of mass at which one more step is the last: it leaves about its square.
+def _enough(p: Problem, train: bool) -> tuple[float, float]:
+    """Twice the surplus of mass that the last step may leave; the second for alpha above 1.55.
 
-    In training the output takes another, which for numbers of 16 bits saves a sweep.
+    In training the output takes another step, so that for numbers of 16 bits a sweep is saved; but
+    w, the mean of the values, is added up before it, and moves the more the steeper weights rise
+    from zero.
     """
     if not _rough(p):
-        return 2e-3
-    return 0.1 if train else 3e-2
+        return 1e-6, 1e-6
+    if p.q.dtype == torch.bfloat16:
+        return (6e-2, 6e-3) if train else (4e-3, 4e-3)
+    return (2e-4, 1e-5) if train else (4e-4, 4e-4)
 
 
-def thresholds(
-    p: Problem, enough: float, rows: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(largest score, unknown) of every query, and the map of live blocks.
+class Thresholds(NamedTuple):
+    """Of every query; and the live blocks of each block of queries, as a map and as lists."""
 
-    The unknown is taken one step further than to a surplus of mass of ``enough``; ``rows`` is the
-    table of packed sequences.
-    """
+    top: Tensor
+    x: Tensor
+    live: Tensor  # (B, H, row blocks, key blocks)
+    places: Tensor  # the same
+    counts: Tensor  # (B, H, row blocks)
+
+
+def thresholds(p: Problem, enough: tuple[float, float], table: Tensor | None = None) -> Thresholds:
+    """Where weights begin, and which blocks of keys have any; the table is of packed sequences."""
     items, heads, queries, size = p.q.shape
-    first = p.tiles.first
+    first, rows = p.tiles.first, p.tiles.rows
     top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
     live = p.q.new_empty(items, heads, p.row_blocks, p.key_blocks, dtype=torch.int8)
-    tall_blocks = pieces(p.row_blocks * p.tiles.rows, first.rows)
-    tiles = items * heads * tall_blocks
-    programs = min(tiles, first.programs)
-    scratch = p.q.new_empty(programs, p.key_blocks, first.rows + 1, dtype=torch.float32)
-    seen, alphas, lengths = _pointers(p, rows)
+    tall_blocks, grains = pieces(p.row_blocks * rows, first.rows), first.rows // rows
+    tall = items * heads * tall_blocks
+    chunk = min(tall, max(_TOGETHER, _SCRATCH // (4 * p.key_blocks * first.rows)))
+    tops = p.q.new_empty(chunk, grains, p.key_blocks, rows, dtype=torch.float32)
+    places = torch.empty_like(live, dtype=torch.int16)
+    counts = live.new_empty(items, heads, p.row_blocks, dtype=torch.int32)
+    seen, alphas, lengths = _pointers(p, table)
     strides = _strides(p)
-    options = _options(p)
-    options |= {"ROWS": first.rows, "num_warps": first.warps, "num_stages": first.stages}
-    threshold_kernel[(programs,)](
-        p.q, p.k, seen, alphas, lengths, top, x, live, scratch,
-        p.scale, _value(p), enough, heads, heads // p.k.shape[1], queries, p.k.shape[2],
-        size, tiles, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
-        **options, GRAIN=p.tiles.rows, WHOLE=options["SIZE"] == size,
-        MANY=_MANY, maxnreg=first.registers,
-    )  # fmt: skip
-    return top, x, live
+    strides = (*strides[:6], *strides[9:])
+    group, keys, options = heads // p.k.shape[1], p.k.shape[2], _options(p)
+    options["WHOLE"] = options["SIZE"] == size
+    names = ("CAUSAL", "MASK", "LENGTHS", "PACKED", "COLUMNS", "WHOLE", "SIZE")
+    wide = {name: options[name] for name in names} | {
+        "ROWS": first.rows, "GRAIN": rows, "WIDE": first.columns,
+        "num_warps": first.warps, "num_stages": first.stages, "maxnreg": first.registers,
+    }  # fmt: skip
+    for tile in range(0, tall, chunk):
+        count = min(chunk, tall - tile)
+        tops_kernel[(count,)](
+            p.q, p.k, seen, lengths, top, tops, p.scale, heads, group, queries, keys, size,
+            tile, tall_blocks, p.key_blocks, *_band(p), *strides, **wide,
+        )  # fmt: skip
+        threshold_kernel[(count * grains,)](
+            p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
+            p.scale, _value(p), *enough, heads, group, queries, keys, size,
+            tile * grains, tall_blocks * grains, p.row_blocks, p.key_blocks, *_band(p), *strides,
+            **options, MANY=_MANY, maxnreg=p.tiles.registers,
+        )  # fmt: skip
+    return Thresholds(top, x, live, places, counts)
 
 
-def lists(p: Problem, live: Tensor, of_keys: Tensor | bool) -> tuple[Tensor, Tensor]:
-    """(places, counts) of the live blocks in each row of the map, or in each column.
-
-    ``of_keys`` may be the table of blocks of keys, and must be if sequences are packed.
-    """
+def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(places, counts) of the live blocks of queries of each block of keys."""
     items, heads, rows, columns = live.shape
-    by_table = isinstance(of_keys, Tensor)
-    lines, length = rows, columns
-    if isinstance(of_keys, Tensor) or of_keys:
-        lines, length = p.all_key_blocks, p.seeing_row_blocks
+    lines, length = p.all_key_blocks, p.seeing_row_blocks
     places = live.new_empty(items, heads, lines, length, dtype=torch.int16)
     counts = live.new_empty(items, heads, lines, dtype=torch.int32)
-    steps = (1, columns) if by_table or of_keys else (columns, 1)
     compact[(lines, items * heads)](
-        live, places, counts, of_keys if by_table else live, lines, length, rows * columns, *steps,
-        PACKED=by_table, ROWS=p.tiles.rows, MANY=min(256, power_of_two(length)),
+        live, places, counts, live if table is None else table, lines, length, rows, columns,
+        PACKED=table is not None, ROWS=p.tiles.rows, MANY=min(256, power_of_two(length)),
     )  # fmt: skip
     return places, counts
 
@@ -308,8 +327,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
     items, heads, _, size = p.q.shape
     table = None if p.packed is None else _tables(p)[0]
-    top, x, live = thresholds(p, _enough(p, train), table)
-    row_lists = lists(p, live, of_keys=False)
+    top, x, live, *row_lists = thresholds(p, _enough(p, train), table)
     value_size = p.v.shape[3]
     out = results(p, p.q, value_size)
     # not rounded to half: gradients are differences to it
@@ -322,7 +340,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
         p.scale, _value(p), *_all_sizes(p), p.row_blocks, p.key_blocks, *_band(p), *_strides(p),
         **options, TRAIN=train, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
     )  # fmt: skip
-    return out, Saved(top, x, live, row_lists, mean)
+    return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
 
 
 class Gradients(NamedTuple):
@@ -344,7 +362,7 @@ def backward(
     value_size = p.v.shape[3]
     gq, gk = (results(p, x, size) for x in (p.q, p.k))
     gv = results(p, p.v, value_size)
-    table, of_keys = (None, True) if p.packed is None else _tables(p)
+    table, of_keys = (None, None) if p.packed is None else _tables(p)
     against = torch.empty_like(saved.top)
     change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
     gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
@@ -359,13 +377,11 @@ def backward(
         g, saved.mean, gq, against, change, gs, *numbers, *places,
         **options, WANT=want_alpha, WANT_SCORES=want_scores,
     )  # fmt: skip
-    key_lists = lists(p, saved.live, of_keys)
-    if isinstance(of_keys, Tensor):
-        lengths = of_keys
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
+    seen, alphas, lengths = _pointers(p, of_keys)
     key_kernel[(p.all_key_blocks, items * p.k.shape[1])](
-        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *key_lists,
-        g, against, gk, gv, *numbers, *places, **options,
+        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x,
+        *key_lists(p, saved.live, of_keys), g, against, gk, gv, *numbers, *places, **options,
     )  # fmt: skip
     return Gradients(
         gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None
@@ -387,7 +403,7 @@ def count(p: Problem, block: int) -> Counts:
     """What is visible and what has weight; ``block`` is a multiple of 16."""
     items, heads, queries, size = p.q.shape
     keys = p.k.shape[2]
-    top, x, live = thresholds(p, _EXACTLY)
+    top, x, live, _, _ = thresholds(p, _EXACTLY)
     side = math.gcd(block, p.tiles.rows, p.tiles.columns)
     blocks = pieces(queries, side), pieces(keys, side)
     tau, low = torch.empty_like(top), torch.empty_like(top)

@@ -18,6 +18,8 @@ from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
+    FOLDED,
+    fold,
     load_rows,
     numbers_of,
     product,
@@ -45,8 +47,8 @@ def _sums(
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     out = tl.zeros([ROWS, VALUES], tl.float32)
     mean = tl.zeros([ROWS, VALUES], tl.float32)
-    mass = tl.zeros([ROWS], tl.float32)
-    slope = tl.zeros([ROWS], tl.float32)
+    mass = tl.zeros([ROWS, FOLDED], tl.float32)
+    slope = tl.zeros([ROWS, FOLDED], tl.float32)
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -58,11 +60,11 @@ def _sums(
         )  # fmt: skip
         p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
         out += product(p.to(v.dtype), v)
-        mass += tl.sum(p, 1)
+        mass += fold(p, ROWS, COLUMNS)
         if TRAIN:
             mean += product(u.to(v.dtype), v)
-            slope += tl.sum(u, 1)
-    return out, mean, mass, slope
+            slope += fold(u, ROWS, COLUMNS)
+    return out, mean, tl.sum(mass, 1), tl.sum(slope, 1)
 
 
 @triton.jit
