@@ -99,16 +99,17 @@ def packed(
     check_one_choice(alpha, mapping)
     lower = autocast_inputs(q, k, v)
     known = _kernel_alpha(*lower, alpha, mapping, check_dropout(dropout_p, "dropout_p"))
-    if known is not None and cu_seqlens_q.device == cu_seqlens_k.device == q.device:
+    if known is not None:
         heads_first = [x.transpose(0, 1) for x in lower]
         enable_gqa = check_flag(enable_gqa, "enable_gqa")
         shape = scores_shape(heads_first[0], heads_first[1], heads_first[2], enable_gqa)
         band = read_band(shape, check_flag(is_causal, "is_causal"), causal_align, window)
         starts = (cu_seqlens_q, cu_seqlens_k)
+        longest = _longest(starts, limits, (q, k))
         return flash.packed_attention(
             *lower,
-            starts,
-            _longest(starts, limits, (q, k)),
+            (starts[0].to(q.device), starts[1].to(q.device)),
+            longest,
             Band(band.left, band.right),
             causal_align == "bottom-right",
             known,

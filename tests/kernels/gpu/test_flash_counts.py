@@ -7,7 +7,7 @@ import torch
 from tests.contracts.gpu.device import DEVICE
 
 import parsimax as px
-from parsimax.attention import flash
+from parsimax.attention import flash, measuring
 from parsimax.attention.visibility import Band
 from parsimax.kernels.gpu.flash import launch
 
@@ -85,6 +85,14 @@ def test_halves_and_any_scale():
     compare(q, k, 1.5, scale=-0.3)
 
 
+def test_weights_too_small_for_float32_count():
+    q, k = inputs(heads=1, queries=3)
+    found = compare(q * 10, k, 1.0, scale=0.5)
+    assert torch.equal(found.support, found.visible)
+    weights = px.entmax(5 * q @ k.mT, 1.0)
+    assert (weights == 0).any()
+
+
 def test_what_is_not_a_number_shows_in_its_row():
     q, k = inputs(heads=1)
     q[0, 0, 4, 0] = float("nan")
@@ -92,3 +100,41 @@ def test_what_is_not_a_number_shows_in_its_row():
     assert found.tau.isnan().nonzero().tolist() == [[0, 0, 4]]
     assert found.support[0, 0, 4] == 0
     assert found.visible[0, 0, 4] == 69
+
+
+def test_the_front_door_takes_them(monkeypatch):
+    calls = []
+    taken = flash.count
+    q, k = inputs(heads=2, groups=2)
+    options = {"is_causal": True, "enable_gqa": True, "causal_align": "bottom-right"}
+    expected = px.attention.statistics(q.double(), k.double(), **options, block_size=32)
+    monkeypatch.setattr(flash, "ENABLED", True)
+    monkeypatch.setattr(flash, "count", lambda *x: calls.append(x) or taken(*x))
+    if not ON_GPU:
+        monkeypatch.setattr(measuring, "kernel_alpha", lambda q, k, v, alpha, *_: alpha)
+    found = px.attention.statistics(q, k, **options, block_size=32)
+    assert found.block_size == 32
+    assert torch.equal(found.support, expected.support)
+    assert torch.equal(found.live_blocks, expected.live_blocks)
+    torch.testing.assert_close(found.live_fraction, expected.live_fraction)
+    torch.testing.assert_close(found.density, expected.density)
+    px.attention.statistics(q, k, **options, block_size=5)  # no kernel has such blocks
+    assert len(calls) == 1
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [40, 128, 256])
+def test_many_keys(dtype, size):
+    q, k = inputs(dtype, items=2, heads=8, groups=8, queries=301, keys=1517, size=size)
+    lengths = torch.tensor([1517, 400], device=DEVICE)
+    alpha = torch.linspace(1.1, 2.0, 8, device=DEVICE)
+    scale = 0.7 / size**0.5
+    found = flash.count(q, k, None, Band(right=0, offset=900), lengths, alpha, scale, 64)
+    scores = scale * q.double() @ k.double().repeat_interleave(8, 1).mT
+    ahead = torch.arange(1517, device=DEVICE) - torch.arange(301, device=DEVICE)[:, None] - 900
+    seen = (ahead <= 0) & (torch.arange(1517, device=DEVICE) < lengths[:, None, None, None])
+    p = px.entmax(scores, alpha.double().view(8, 1, 1), mask=seen.expand(scores.shape))
+    # float32 cannot tell on which side of the threshold the nearest scores lie
+    assert (found.support - (p > 0).sum(-1)).abs().max() <= 1
+    assert torch.equal(found.visible, seen.expand(scores.shape).sum(-1))

@@ -9,7 +9,7 @@ from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, SPARSEMAX
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import load_rows, product, tile_scores, unit, visible_range, whole_blocks, wide
-from .weights import ANY, line, shares
+from .weights import ANY, line
 
 
 @triton.jit
@@ -28,6 +28,20 @@ def _tau(top, x, beta, KIND: tl.constexpr, NEAR: tl.constexpr):
             return tl.where(beta < NEAR_ONE, near, far)
         else:
             return far
+
+
+@triton.jit
+def _root(v, beta, KIND: tl.constexpr, NEAR: tl.constexpr):
+    """Above zero where p is: p itself may be too small a number.
+
+    It is p^(alpha - 1) for every kind, of what :func:`line` makes of a score.
+    """
+    if NEAR == ALWAYS:
+        return tl.fma(beta, v, 1.0)
+    elif KIND == ANY:
+        return tl.where(beta < NEAR_ONE, tl.fma(beta, v, 1.0), v)
+    else:
+        return v
 
 
 @quick
@@ -96,8 +110,8 @@ def count_kernel(
             offset, queries, keys, left, right, seen_here, seen_row, seen_column, CAUSAL, MASK,
         )  # fmt: skip
         seen = tl.where(s != -float("inf"), 1, 0)
-        p, _u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR)
-        weighty = tl.where((p > 0.0) & good[:, None] & (seen > 0) & alive, 1, 0)
+        root = _root(tl.fma(s, a, b[:, None]), beta, KIND, NEAR)
+        weighty = tl.where((root > 0.0) & good[:, None] & (seen > 0) & alive, 1, 0)
         visible += tl.sum(seen, 1)
         support += tl.sum(weighty, 1)
         state = tl.max(tl.max(seen, 1), 0) + 2 * tl.max(tl.max(weighty, 1), 0)
