@@ -184,7 +184,9 @@ def _longest(
         starts[0].is_cuda and torch.cuda.is_current_stream_capturing()
     )
     for place, limit, x, name in zip(starts, limits, inputs, ("q", "k"), strict=True):
-        if limit is None and not blind:
+        if limit is None and found and starts[0] is starts[1]:
+            limit = found[0]  # read once
+        elif limit is None and not blind:
             limit = max(read_starts(place, f"cu_seqlens_{name}", x, name), default=0)
         found.append(x.shape[0] if limit is None else limit)
     return found[0], found[1]

@@ -247,14 +247,15 @@ gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
 
 
 @gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("size", [16, 40, 64, 128, 256])
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [(torch.float32, 64), (torch.float16, 40), (torch.bfloat16, 128), (torch.bfloat16, 256)],
+)
 def test_lengths_that_are_no_power_of_two(dtype, size):
     queries, keys = (301, 1, 0, 77, 640), (517, 3, 9, 77, 400)
     q, k, v = inputs(dtype, queries, keys, heads=8, groups=8, size=size, ev=size)
     q = q * (2 / size**0.5)
-    for bottom in (False, True):
-        compare(q, k, v, 1.5, queries=queries, keys=keys, band=Band(right=0), bottom=bottom)
+    compare(q, k, v, 1.5, queries=queries, keys=keys, band=Band(right=0), bottom=size > 64)
     alpha = torch.linspace(1.0, 2.0, 8)
     compare(q, k, v, alpha, queries=queries, keys=keys, band=Band(100, 30))
 
