@@ -178,13 +178,13 @@ def _longest(
     starts: tuple[Tensor, Tensor], limits: Sequence[int | None], inputs: tuple[Tensor, Tensor]
 ) -> tuple[int, int]:
     """The most queries and keys of a sequence, or a bound of them."""
-    found = []
+    found: list[int] = []
     # neither may wait for the values of a tensor
     blind = torch.compiler.is_compiling() or (
         starts[0].is_cuda and torch.cuda.is_current_stream_capturing()
     )
     for place, limit, x, name in zip(starts, limits, inputs, ("q", "k"), strict=True):
-        if limit is None and found and starts[0] is starts[1]:
+        if limit is None and found and starts[0] is starts[1] and x.shape[0] == inputs[0].shape[0]:
             limit = found[0]  # read once
         elif limit is None and not blind:
             limit = max(read_starts(place, f"cu_seqlens_{name}", x, name), default=0)
