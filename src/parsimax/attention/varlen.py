@@ -12,7 +12,7 @@ from parsimax.mappings import Mapping
 
 from . import flash
 from .choice import DEFAULT_ALPHA, check_one_choice
-from .functional import attention, read_mapping_text
+from .functional import attention, read_text
 from .fused import kernel_alpha
 from .inputs import (
     check_dropout,
@@ -169,7 +169,7 @@ def _kernel_alpha(
 ) -> float | Tensor | None:
     """The alpha to call the kernels with, or None if sequences must go one by one."""
     items = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
-    chosen = read_mapping_text(mapping) if isinstance(mapping, str) else mapping
+    chosen = read_text(mapping) if isinstance(mapping, str) else mapping
     known = kernel_alpha(items[0], items[1], items[2], alpha, chosen, dropout_p)
     return known if known is not None and flash.fits(items[0], items[1], items[2]) else None
 

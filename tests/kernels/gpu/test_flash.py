@@ -283,7 +283,7 @@ def test_the_front_door_takes_it_and_gives_the_same_bits():
 def test_memory_does_not_grow_with_the_square():
     def peak(length):
         q, k, v = (
-            torch.randn(1, 2, length, 64, device=DEVICE, dtype=torch.bfloat16) for _ in "qkv"
+            torch.randn(1, 8, length, 64, device=DEVICE, dtype=torch.bfloat16) for _ in "qkv"
         )
         leaves = [x.requires_grad_() for x in (q, k, v)]
         torch.cuda.reset_peak_memory_stats()

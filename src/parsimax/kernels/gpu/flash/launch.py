@@ -26,7 +26,7 @@ _EXACTLY = (1e-6, 1e-6)  # surplus of mass that float32 can just tell
 _MANY = 32  # blocks whose largest scores are looked at together
 # largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
 _TOGETHER = 528
-_SCRATCH = 1 << 27
+_SCRATCH = 1 << 28
 
 
 class First(NamedTuple):
@@ -259,7 +259,7 @@ def _enough(p: Problem, train: bool) -> tuple[float, float]:
     if not _rough(p):
         return 1e-6, 1e-6
     if p.q.dtype == torch.bfloat16:
-        return (6e-2, 6e-3) if train else (4e-3, 4e-3)
+        return (3e-2, 6e-3) if train else (4e-3, 4e-3)
     return (2e-4, 1e-5) if train else (4e-4, 4e-4)
 
 
@@ -304,8 +304,8 @@ def thresholds(p: Problem, enough: tuple[float, float], table: Tensor | None = N
         threshold_kernel[(count * grains,)](
             p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
             p.scale, _value(p), *enough, heads, group, queries, keys, size,
-            tile * grains, tall_blocks * grains, p.row_blocks, p.key_blocks, *_band(p), *strides,
-            **options, MANY=_MANY, maxnreg=p.tiles.registers,
+            tile, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides,
+            **options, GRAINS=grains, MANY=_MANY, maxnreg=p.tiles.registers,
         )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
 

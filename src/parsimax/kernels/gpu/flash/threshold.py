@@ -259,22 +259,24 @@ def threshold_kernel(
     q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
     list_ptr, count_ptr,
     scale, value, enough, steep_enough, heads, group, queries, keys, size,
-    tile, padded, row_blocks, key_blocks,
+    tile, tall_blocks, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """One block of queries, counted from the first of all heads; scratch begins at ``tile``.
+    """One of the GRAINS blocks of queries of a tall block; scratch begins at that named ``tile``.
 
     Programs that run at the same time read the same keys, which stay in the cache.
     """
     slot = tl.program_id(0)
     tops_ptr += wide(slot) * key_blocks * ROWS
-    item_head = (tile + slot) // padded
-    row_block = (tile + slot) % padded
+    tall = tile + slot // GRAINS
+    item_head = tall // tall_blocks
+    # those with many keys come first where it is causal
+    row_block = (tall_blocks - 1 - tall % tall_blocks) * GRAINS + slot % GRAINS
     if row_block >= row_blocks:  # beyond the last queries of a head, in a tall block
         return
     item, head = item_head // heads, item_head % heads

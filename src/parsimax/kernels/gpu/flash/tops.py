@@ -67,7 +67,8 @@ def tops_kernel(
     """
     slot = tl.program_id(0)
     item_head = (tile + slot) // tall_blocks
-    row_block = (tile + slot) % tall_blocks
+    # those with many keys come first where it is causal
+    row_block = tall_blocks - 1 - (tile + slot) % tall_blocks
     item, head = item_head // heads, item_head % heads
     here = tl.arange(0, ROWS)
     q_at, k_at, nothing = item, item, -float("inf")
