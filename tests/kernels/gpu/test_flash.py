@@ -92,6 +92,22 @@ def test_values_and_gradients(alpha):
     compare(*inputs(), alpha)
 
 
+def test_at_one_it_is_softmax():
+    q, k, v = inputs()
+    wide = [x.double().requires_grad_() for x in (q, k, v)]
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    softmax = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=True, scale=0.5)
+    for alpha in (1.0, torch.ones(2, device=DEVICE)):
+        out = flash.flash_attention(*leaves, None, CAUSAL, None, alpha, 0.5)
+        found = [out, *torch.autograd.grad(out.square().sum(), leaves)]
+        expected = [
+            softmax,
+            *torch.autograd.grad(softmax.square().sum(), wide, retain_graph=True),
+        ]
+        for mine, theirs in zip(found, expected, strict=True):
+            assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+
+
 def test_above_two_by_halving():
     compare(*inputs(heads=1, queries=9), 2.6, tolerance=1e-2)
 
@@ -139,6 +155,47 @@ def test_lengths_groups_and_sizes_of_heads():
     compare(q, k, v, lengths=torch.tensor([37, 11], device=DEVICE))
 
 
+def test_eight_heads_share_the_keys_of_one_item_without_any():
+    q, k, v = inputs(items=2, heads=8, groups=8, queries=5)
+    alpha = torch.linspace(1.2, 2.4, 8)
+    out, gq, gk, gv, _ = compare(
+        q, k, v, alpha, band=Band(right=0, offset=32), lengths=torch.tensor([37, 0], device=DEVICE)
+    )
+    for x in (out, gq, gk, gv):
+        assert x[0].any()
+        assert not x[1].any()
+
+
+def test_numbers_for_each_head_that_hide_whole_rows():
+    bias = torch.randn(2, 2, 18, 37, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    bias[:, 1, 4] = -float("inf")
+    q, k, v = inputs(items=2)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v, bias)]
+    out = flash.flash_attention(*leaves, CAUSAL, None, 1.5, 0.5)
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    expected = px.attention(*wide, is_causal=True, scale=0.5)
+    g = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    found = [out, *torch.autograd.grad(out, leaves, g)]
+    plain = [expected, *torch.autograd.grad(expected, wide, g.double())]
+    for mine, theirs in zip(found, plain, strict=True):
+        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+    assert not found[0][:, 1, 4].any()
+    assert not found[4][:, 1, 4].any()
+
+
+def test_tensors_that_lie_otherwise():
+    q, k, v = inputs(items=2, queries=5)
+    apart = torch.stack([q, q], -1)[..., 1]  # numbers of a row do not lie side by side
+    shared = k[:1].expand_as(k)  # one tensor for all items
+    backwards = v.flip(2).contiguous().flip(2).transpose(2, 3).contiguous().transpose(2, 3)
+    assert apart.stride(-1) == 2
+    assert shared.stride(0) == 0
+    assert backwards.stride(-1) > 1
+    out = flash.flash_attention(apart, shared, backwards, None, EVERYTHING, None, 1.5, 0.5)
+    expected = px.attention(q.double(), shared.double(), v.double(), scale=0.5)
+    assert (out - expected).norm() <= 1e-5 * expected.norm()
+
+
 @pytest.mark.parametrize("scale", [-0.5, 0.0])
 def test_any_scale(scale):
     q, k, v = inputs(queries=5)
@@ -180,6 +237,16 @@ def test_gradients_of_gradients():
     theirs = second(lambda q, k, v: px.attention(q, k, v, None, 0.0, True, 0.5))
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_what_the_kernels_do_not_know_goes_elsewhere():
+    q, k, v = inputs(heads=4)
+    assert flash.fits(q, k, v)
+    assert flash.fits(q, k[:, :1], v[:, :1])
+    assert not flash.fits(q[:, :1], k, v)  # one head of queries for all of the keys
+    assert not flash.fits(q, k[:, :, :0], v[:, :, :0])
+    wide = q.new_empty(1, 4, 18, 257)
+    assert not flash.fits(wide, wide, wide)
 
 
 # --- on a GPU alone: what is too large for the interpreter, and what only the front door does ---

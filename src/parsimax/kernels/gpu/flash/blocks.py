@@ -20,6 +20,27 @@ def wide(x):
 
 
 @triton.jit
+def numbers_of(item_head, at, head, heads, count, PACKED: tl.constexpr):
+    """Where the numbers of a head's queries begin: (items, heads, queries).
+
+    Of packed sequences, each has (heads, its queries), and ``at`` is its first query.
+    """
+    if PACKED:
+        return wide(at) * heads + wide(head) * count
+    else:
+        return wide(item_head) * count
+
+
+@triton.jit
+def rows_of(start, at, head, heads, PACKED: tl.constexpr):
+    """(first, step) of the rows of a head in a result: (items, heads, rows), or (rows, heads)."""
+    if PACKED:
+        return wide(at) * heads + head, heads
+    else:
+        return start, 1
+
+
+@triton.jit
 def product(a, b):
     """``a @ b`` added up in float32; Triton's interpreter needs float32 to do so."""
     if INTERPRETED:

@@ -29,11 +29,13 @@ from .blocks import (
     block_scores,
     fold,
     load_rows,
+    numbers_of,
     unit,
     visible_range,
     whole_blocks,
     wide,
 )
+from .sequences import sequence
 from .weights import STEEP, line, shares
 
 _HALVINGS = tl.constexpr(26)
@@ -261,7 +263,7 @@ def threshold_kernel(
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
@@ -280,14 +282,19 @@ def threshold_kernel(
     item, head = item_head // heads, item_head % heads
     line_of_map = wide(item_head) * row_blocks + row_block
     list_ptr += line_of_map * key_blocks
+    q_at, k_at = item, item
+    if PACKED:
+        row_block, q_at, queries, k_at, _all, keys, offset, _low = sequence(
+            lengths_ptr, row_block, PACKED
+        )
     rows = row_block * ROWS + tl.arange(0, ROWS)
     if LENGTHS:
         keys = tl.minimum(tl.load(lengths_ptr + item), keys)
     q = load_rows(
-        q_ptr + wide(item) * q_item + wide(head) * q_head,
+        q_ptr + wide(q_at) * q_item + wide(head) * q_head,
         rows, q_row, queries, size, WHOLE, SIZE,
     )  # fmt: skip
-    k_here = k_ptr + wide(item) * k_item + wide(head // group) * k_head
+    k_here = k_ptr + wide(k_at) * k_item + wide(head // group) * k_head
     seen_here = seen_ptr
     if MASK > 0:
         seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
@@ -296,7 +303,7 @@ def threshold_kernel(
     inner, outer = whole_blocks(
         row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
     )
-    row = wide(item_head) * queries + rows
+    row = numbers_of(item_head, q_at, head, heads, queries, PACKED) + rows
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
     good = (top > -float("inf")) & (top < float("inf"))
     largest = tl.where(good, top, 0.0)

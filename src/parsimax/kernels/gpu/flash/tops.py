@@ -12,7 +12,16 @@ import triton.language as tl
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import maximum
 
-from .blocks import block_scores, load_rows, unit, visible_range, whole_blocks, wide
+from .blocks import (
+    block_scores,
+    load_rows,
+    numbers_of,
+    unit,
+    visible_range,
+    whole_blocks,
+    wide,
+)
+from .sequences import sequence
 
 
 @triton.jit
@@ -48,7 +57,7 @@ def tops_kernel(
     scale, heads, group, queries, keys, size, tile, tall_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     ROWS: tl.constexpr, GRAIN: tl.constexpr, WIDE: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -62,14 +71,20 @@ def tops_kernel(
     row_block = tall_blocks - 1 - (tile + slot) % tall_blocks
     item, head = item_head // heads, item_head % heads
     here = tl.arange(0, ROWS)
+    q_at, k_at, nothing = item, item, -float("inf")
+    if PACKED:
+        row_block, q_at, queries, k_at, _all, keys, offset, nothing = sequence(
+            lengths_ptr, row_block * (ROWS // GRAIN), PACKED
+        )
+        row_block = row_block // (ROWS // GRAIN)
     rows = row_block * ROWS + here
     if LENGTHS:
         keys = tl.minimum(tl.load(lengths_ptr + item), keys)
     q = load_rows(
-        q_ptr + wide(item) * q_item + wide(head) * q_head,
+        q_ptr + wide(q_at) * q_item + wide(head) * q_head,
         rows, q_row, queries, size, WHOLE, SIZE,
     )  # fmt: skip
-    k_here = k_ptr + wide(item) * k_item + wide(head // group) * k_head
+    k_here = k_ptr + wide(k_at) * k_item + wide(head // group) * k_head
     seen_here = seen_ptr
     if MASK > 0:
         seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
@@ -80,7 +95,7 @@ def tops_kernel(
     outer = tl.minimum(tl.maximum(outer, inner), end)
     tops_here = tops_ptr + wide(slot) * key_blocks * ROWS
     tops_here = tops_here + (here // GRAIN) * (key_blocks * GRAIN) + here % GRAIN
-    top = tl.full([ROWS, WIDE // COLUMNS], -float("inf"), tl.float32)
+    top = tl.full([ROWS, WIDE // COLUMNS], nothing, tl.float32)
     top = _keep_tops(
         top, q, k_here, k_row, rows, scale, keys, size, queries, offset, left, right,
         seen_here, seen_row, seen_column, inner, outer, tops_here, key_blocks, begin, inner,
@@ -96,5 +111,5 @@ def tops_kernel(
         seen_here, seen_row, seen_column, inner, outer, tops_here, key_blocks, outer, end,
         CAUSAL, MASK, True, ROWS, GRAIN, WIDE, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
-    row = wide(item_head) * queries + rows
+    row = numbers_of(item_head, q_at, head, heads, queries, PACKED) + rows
     tl.store(top_ptr + row, maximum(top, 1), mask=rows < queries)
