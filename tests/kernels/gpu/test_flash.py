@@ -296,14 +296,15 @@ def test_memory_does_not_grow_with_the_square():
 
 
 @gpu
-@pytest.mark.parametrize("alpha", ["number", "tensor"])
+@pytest.mark.parametrize("alpha", ["default", "number", "tensor"])
 def test_compiled_in_training(alpha):
     torch._dynamo.reset()
     q, k, v = inputs(torch.bfloat16, heads=4, queries=300, keys=300, size=64, ev=64)
-    a = torch.tensor(PER_HEAD, device=DEVICE) if alpha == "tensor" else 1.5
+    a = torch.tensor(PER_HEAD, device=DEVICE) if alpha == "tensor" else 1.3
 
     def step(q, k, v, a):
-        return px.attention(q, k, v, is_causal=True, alpha=a)
+        chosen = {} if alpha == "default" else {"alpha": a}
+        return px.attention(q, k, v, is_causal=True, **chosen)
 
     def run(function):
         leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
