@@ -15,7 +15,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ON_GPU = DEVICE.type == "cuda"
 # Blocks of 16 keys and few programs: several of both where the interpreter takes long for each
-SMALL = launch.Tiles(16, 16, 4, 2, 6, 6, 4, 4, 16)
+SMALL = launch.Tiles(
+    columns=16,
+    rows=16,
+    programs=6,
+    soft_programs=6,
+    value_programs=6,
+    hold=2,
+    few=1,
+    many=2,
+    value_many=4,
+    add=2,
+)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 LENGTHS = (61, 0, 23)
 
@@ -135,9 +146,10 @@ def test_few_queries_and_windows(queries, reach):
     check(*inputs(queries=queries), reach=reach)
 
 
-@pytest.mark.parametrize("page", [1, 5, 32])
-def test_pages(page):
-    check(*inputs(heads=2, group=page % 2 + 1), page=page)
+@pytest.mark.parametrize("page", [1, 5, 8, 32])
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_pages(page, alpha):
+    check(*inputs(heads=2, group=page % 2 + 1), alpha, page=page)
 
 
 def test_masks():
@@ -209,6 +221,42 @@ def test_values_of_blocks_without_weight_are_not_read():
         lengths, None, None, (None, None), 1.5, 0.5,
     )  # fmt: skip
     assert out.isfinite().all()
+
+
+@pytest.mark.skipif(ON_GPU, reason="blocks are larger on a GPU")
+@pytest.mark.parametrize("everything", [False, True])
+def test_scores_of_blocks_without_weight_are_not_written(monkeypatch, everything):
+    monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL._replace(write_all=everything))
+    written = []
+    plain = launch._scratch
+
+    def watched(*arguments):
+        written.append(plain(*arguments))
+        return written[-1]
+
+    monkeypatch.setattr(launch, "_scratch", watched)
+    q, k, v = inputs(group=2)
+    q[..., 0], k[..., 0] = 4.0, 0.0
+    k[:, :, 16:32, 0] = k[:, :, 48:, 0] = -9.0  # the second block of each of two programs
+    k[1:, :, :, 1] = torch.nan  # of one item alone there is something to see
+    out = check(q, k, v, lengths=torch.tensor((61, 0, 0), device=DEVICE))
+    scores = written[0][:2, :64].reshape(2, 4, 16)
+    assert scores[:, ::2].isfinite().all()
+    assert scores[:, 1::2].isnan().all() != everything
+    assert out[0].isfinite().all()
+
+
+@pytest.mark.parametrize("alpha", [1.03, 1.2, 1.5, 2.0, torch.tensor([1.0, 1.1])])
+@pytest.mark.parametrize("rising", [True, False])
+def test_scores_that_are_nowhere_a_sample_of_the_others(alpha, rising):
+    q, k, v = inputs(keys=61, group=2)
+    slope = torch.linspace(0.0, 3.0, 61, device=DEVICE)
+    q[..., 0], k[..., 0] = 4.0, slope if rising else slope.flip(0)
+    alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
+    for cache in (k, v):
+        for item, length in enumerate(LENGTHS):
+            cache[item, :, length:] = torch.nan
+    check(q, k, v, alpha)
 
 
 def test_operator_for_compiled_code():

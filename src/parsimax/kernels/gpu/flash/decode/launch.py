@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -11,12 +12,16 @@ from torch import Tensor
 from parsimax.kernels.gpu.flash.launch import UNLIMITED, _kind, _mask_kind
 from parsimax.kernels.gpu.sizes import pieces, power_of_two
 
-from .output import parts_kernel, sum_kernel
-from .places import ANY_PAGES, WHOLE_CACHE, WHOLE_PAGES
+from .lists import ALIGNED
+from .output import parts_kernel
+from .places import ANY_PAGES, SHORT_PAGES, WHOLE_CACHE, WHOLE_PAGES
 from .scores import scores_kernel
+from .soft import soft_kernel
 from .solve import solve_kernel
+from .total import sum_kernel
 
 _ENOUGH = 2e-3  # surplus of mass at which one more step is the last: it leaves about its square
+_FEW_PAGES = 8  # that may make up a block
 
 
 class Tiles(NamedTuple):
@@ -27,10 +32,18 @@ class Tiles(NamedTuple):
     warps: int = 4
     stages: int = 3
     programs: int = 528  # that read keys at the same time
-    value_programs: int = 528
-    solve_warps: int = 8
-    few: int = 64  # blocks of scores that are read together
+    soft_programs: int = 396  # that read keys and values
+    value_programs: int = 264
+    solve_warps: int = 16
+    hold: int = 256  # blocks whose scores a query holds while it looks for its threshold
+    few: int = 64  # blocks of scores that are read together, if there are more
     many: int = 4096  # largest scores of blocks that are looked at together
+    value_many: int = 8192  # the same, of all queries of a tile
+    value_warps: int = 4
+    registers: int | None = 128  # that a thread may have which reads values
+    add: int = 64  # parts of a sum that are read together
+    write_all: bool = False  # scores even of blocks that cannot have weight
+    early: bool = True  # kernels stand ready before the one before them has ended
 
 
 def tiles_for(q: Tensor, v: Tensor) -> Tiles:
@@ -73,8 +86,9 @@ class Problem:
 
     @property
     def blocks(self) -> int:
-        """Blocks of keys."""
-        return pieces(self.capacity, self.tiles.columns)
+        """Blocks of keys that there is room for: an aligned number of them."""
+        aligned = int(ALIGNED.value)
+        return pieces(pieces(self.capacity, self.tiles.columns), aligned) * aligned
 
     @property
     def rows(self) -> int:
@@ -85,7 +99,11 @@ class Problem:
 def _paged(p: Problem) -> int:
     if p.table is None:
         return int(WHOLE_CACHE.value)
-    return int((ANY_PAGES if p.k.shape[2] % p.tiles.columns else WHOLE_PAGES).value)
+    size, columns = p.k.shape[2], p.tiles.columns
+    if size % columns == 0:
+        return int(WHOLE_PAGES.value)
+    short = columns % size == 0 and columns // size <= _FEW_PAGES
+    return int((SHORT_PAGES if short else ANY_PAGES).value)
 
 
 def _splits(programs: int, tiles: int, blocks: int) -> int:
@@ -98,76 +116,163 @@ def _stages(stages: int, indirect: bool) -> int:
     return 2 * stages - 1 if indirect else stages
 
 
+def _order(p: Problem) -> tuple[dict[str, bool], dict[str, bool]]:
+    """Options of the first kernel, and of those that follow: see :mod:`.order`."""
+    early = p.tiles.early and p.q.is_cuda and _can_start_early(p.q.device)
+    if not early:
+        return {"EARLY": False}, {"EARLY": False}
+    return {"EARLY": True}, {"EARLY": True, "launch_pdl": True}
+
+
+@cache
+def _can_start_early(device: torch.device) -> bool:
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+class _Common(NamedTuple):
+    """What several kernels are told; tensors that are not there are not read."""
+
+    rows: int
+    row_tiles: int
+    all_tiles: int
+    lengths: Tensor
+    seen: Tensor
+    table: Tensor
+    alphas: Any
+    value: float
+    counts: tuple[int, ...]  # heads, group, queries, capacity
+    band: tuple[int, int]
+    pages: tuple[int, ...]
+    seen_steps: tuple[int, ...]
+    reading: dict[str, Any]  # options of those that read caches
+    first: dict[str, Any]  # of the first kernel, and of those after it: see :func:`_order`
+    following: dict[str, Any]
+
+
+def _common(p: Problem) -> _Common:
+    items, q_heads, queries, _ = p.q.shape
+    heads = p.k.shape[1]
+    rows = min(p.tiles.rows, max(16, power_of_two(p.rows)))
+    row_tiles = pieces(p.rows, rows)
+    table_steps = (0, 0) if p.table is None else p.table.stride()
+    reading = {
+        "CAUSAL": p.band is not None, "LENGTHS": p.lengths is not None, "PAGED": _paged(p),
+        "PAGE": 1 if p.table is None else p.k.shape[2], "ROWS": rows, "COLUMNS": p.tiles.columns,
+    }  # fmt: skip
+    return _Common(
+        rows, row_tiles, items * heads * row_tiles,
+        p.q if p.lengths is None else p.lengths,
+        p.q if p.seen is None else p.seen,
+        p.q if p.table is None else p.table,
+        p.alpha if isinstance(p.alpha, Tensor) else p.q,
+        0.0 if isinstance(p.alpha, Tensor) else p.alpha - 1.0,
+        (heads, q_heads // heads, queries, p.capacity),
+        p.band or (UNLIMITED, UNLIMITED),
+        (p.k.shape[0], 0 if p.lengths is None else p.lengths.stride(0), *table_steps),
+        (0, 0, 0, 0) if p.seen is None else p.seen.stride(),
+        reading, *_order(p),
+    )  # fmt: skip
+
+
+class _Parts(NamedTuple):
+    """Weighted sums of values (tiles, parts, rows, size), their mass, and largest scores."""
+
+    values: Tensor
+    mass: Tensor
+    top: Tensor
+    soft: bool
+
+
 def decode(p: Problem) -> Tensor:
     """Context (B, Hq, Lq, Ev)."""
-    items, q_heads, queries, size = p.q.shape
-    heads, value_size, blocks, tiles = p.k.shape[1], p.v.shape[3], p.blocks, p.tiles
-    group = q_heads // heads
-    all_rows = items * q_heads * queries
-    rows = min(tiles.rows, max(16, power_of_two(p.rows)))
-    row_tiles = pieces(p.rows, rows)
-    all_tiles = items * heads * row_tiles
-    kind, near = _kind(p.alpha)
-    tensor = isinstance(p.alpha, Tensor)
-    value = 0.0 if isinstance(p.alpha, Tensor) else p.alpha - 1.0
-    left, right = p.band or (UNLIMITED, UNLIMITED)
-    # those that are not there are not read
-    alphas: Any = p.alpha if tensor else p.q
-    lengths, seen = (p.q if x is None else x for x in (p.lengths, p.seen))
-    lengths_step = 0 if p.lengths is None else p.lengths.stride(0)
-    seen_steps = (0, 0, 0, 0) if p.seen is None else p.seen.stride()
-    table = p.q if p.table is None else p.table
-    table_steps = (0, 0) if p.table is None else p.table.stride()
-    pages = (p.k.shape[0], p.k.shape[2], lengths_step, *table_steps)
-    common = {"CAUSAL": p.band is not None, "LENGTHS": p.lengths is not None}
-    chosen = {"KIND": kind, "NEAR": near, "TENSOR": tensor}
+    c = _common(p)
+    found = _soft_parts(p, c) if c.value == 0.0 and _is_number(p.alpha) else _sparse_parts(p, c)
+    out = p.q.new_empty(*p.q.shape[:3], p.v.shape[3])
+    splits = found.values.shape[1]
+    sum_kernel[(out.shape[:3].numel(),)](
+        found.values, found.mass, c.alphas, c.lengths, found.top, out,
+        *c.counts, p.v.shape[3], c.row_tiles, splits, c.pages[1],
+        **c.following, SOFT=found.soft, TENSOR=not _is_number(p.alpha),
+        LENGTHS=p.lengths is not None, ROWS=c.rows, VALUES=_padded(p.v),
+        MANY=min(p.tiles.add, power_of_two(splits)), num_warps=4,
+    )  # fmt: skip
+    return out
 
-    def scratch(*shape: int) -> Tensor:
-        return p.q.new_empty(shape, dtype=torch.float32)
 
-    scores = scratch(all_rows, blocks * tiles.columns)
-    tops = scratch(all_rows, blocks)
-    splits = _splits(tiles.programs, all_tiles, blocks)
-    sizes = max(16, power_of_two(size))
-    scores_kernel[(splits, all_tiles)](
-        p.q, p.k, seen, lengths, table, scores, tops,
-        p.scale, heads, group, queries, p.capacity, size, row_tiles, blocks, left, right, *pages,
-        *p.q.stride()[:3], *p.k.stride(), *seen_steps,
-        **common, MASK=_mask_kind(p.seen), PAGED=_paged(p), STRIDED=p.k.stride(3) != 1,
-        ROWS=rows, COLUMNS=tiles.columns, WHOLE=sizes == size, SIZE=sizes,
+def _is_number(alpha: float | Tensor) -> bool:
+    return not isinstance(alpha, Tensor)
+
+
+def _padded(x: Tensor) -> int:
+    return max(16, power_of_two(x.shape[3]))
+
+
+def _scratch(p: Problem, *shape: int) -> Tensor:
+    return p.q.new_empty(shape, dtype=torch.float32)
+
+
+def _soft_parts(p: Problem, c: _Common) -> _Parts:
+    size, value_size, tiles = p.q.shape[3], p.v.shape[3], p.tiles
+    sizes, values = _padded(p.q), _padded(p.v)
+    splits = _splits(tiles.soft_programs, c.all_tiles, p.blocks)
+    parts = _scratch(p, c.all_tiles, splits, c.rows, values)
+    mass, top = _scratch(p, 2, c.all_tiles, splits, c.rows)
+    soft_kernel[(splits, c.all_tiles)](
+        p.q, p.k, p.v, c.seen, c.lengths, c.table, parts, mass, top,
+        p.scale, *c.counts, size, value_size, c.row_tiles, *c.band, *c.pages,
+        *p.q.stride()[:3], *p.k.stride(), *p.v.stride(), *c.seen_steps,
+        **c.reading, **c.first, MASK=_mask_kind(p.seen),
+        K_STRIDED=p.k.stride(3) != 1, V_STRIDED=p.v.stride(3) != 1,
+        WHOLE=sizes == size, SIZE=sizes, WHOLE_VALUES=values == value_size, VALUES=values,
         num_warps=tiles.warps, num_stages=_stages(tiles.stages, p.table is not None),
     )  # fmt: skip
-    top, x, low = scratch(3, all_rows)
+    return _Parts(parts, mass, top, True)
+
+
+def _sparse_parts(p: Problem, c: _Common) -> _Parts:
+    items, q_heads, queries, size = p.q.shape
+    value_size, blocks, tiles = p.v.shape[3], p.blocks, p.tiles
+    all_rows = items * q_heads * queries
+    kind, near = _kind(p.alpha)
+    chosen = {"KIND": kind, "NEAR": near, "TENSOR": not _is_number(p.alpha)}
+    scores = _scratch(p, all_rows, blocks * tiles.columns)
+    tops = _scratch(p, all_rows, blocks)
+    sizes = _padded(p.q)
+    scores_kernel[(_splits(tiles.programs, c.all_tiles, blocks), c.all_tiles)](
+        p.q, p.k, c.alphas, c.seen, c.lengths, c.table, scores, tops,
+        p.scale, c.value, *c.counts, size, c.row_tiles, blocks, *c.band, *c.pages,
+        *p.q.stride()[:3], *p.k.stride(), *c.seen_steps,
+        **c.reading, **c.first, TENSOR=chosen["TENSOR"], MASK=_mask_kind(p.seen),
+        STRIDED=p.k.stride(3) != 1, ALL=tiles.write_all, WHOLE=sizes == size, SIZE=sizes,
+        num_warps=tiles.warps, num_stages=_stages(tiles.stages, p.table is not None),
+    )  # fmt: skip
+    top, x, low = _scratch(p, 3, all_rows)
     lists = tops.new_empty(all_rows, blocks, dtype=torch.int32)
     solve_kernel[(all_rows,)](
-        alphas, lengths, scores, tops, lists, top, x, low,
-        value, _ENOUGH, q_heads, queries, p.capacity, blocks, left, right, lengths_step,
-        **chosen, **common, FEW=min(tiles.few, power_of_two(blocks)), COLUMNS=tiles.columns,
-        MANY=min(tiles.many, power_of_two(blocks)),
+        c.alphas, c.lengths, scores, tops, lists, top, x, low,
+        c.value, _ENOUGH, q_heads, queries, p.capacity, blocks, *c.band, c.pages[1],
+        **chosen, **c.following, CAUSAL=p.band is not None, LENGTHS=p.lengths is not None,
+        HOLD=min(tiles.hold, power_of_two(blocks)), FEW=min(tiles.few, power_of_two(blocks)),
+        COLUMNS=tiles.columns, MANY=min(tiles.many, power_of_two(blocks)),
         # sums of the threads of a row must not differ in the last digit: see reductions.solid
         num_warps=tiles.solve_warps, enable_fp_fusion=False,
     )  # fmt: skip
-    splits = _splits(tiles.value_programs, all_tiles, blocks)
+    splits = _splits(tiles.value_programs, c.all_tiles, blocks)
     longest = pieces(blocks, splits)
-    real = min(rows, power_of_two(p.rows))
-    values = max(16, power_of_two(value_size))
-    parts, mass = scratch(all_tiles, splits, rows, values), scratch(all_tiles, splits, rows)
-    shares = tops.new_empty(all_tiles, splits, longest, dtype=torch.int32)
-    parts_kernel[(splits, all_tiles)](
-        p.v, alphas, lengths, table, scores, tops, top, x, low, shares, parts, mass,
-        value, heads, group, queries, p.capacity, value_size, row_tiles, blocks, longest,
-        left, right, *pages, *p.v.stride(),
-        **chosen, **common, ROUGH=p.q.dtype != torch.float32, PAGED=_paged(p),
-        STRIDED=p.v.stride(3) != 1, ROWS=rows, REAL=real, COLUMNS=tiles.columns,
-        MANY=max(1, min(tiles.many // real, power_of_two(blocks))),
+    real = min(c.rows, power_of_two(p.rows))
+    values = _padded(p.v)
+    parts = _scratch(p, c.all_tiles, splits, c.rows, values)
+    mass = _scratch(p, c.all_tiles, splits, c.rows)
+    shares = tops.new_empty(c.all_tiles, splits, longest, dtype=torch.int32)
+    parts_kernel[(splits, c.all_tiles)](
+        p.v, c.alphas, c.lengths, c.table, scores, tops, top, x, low, shares, parts, mass,
+        c.value, *c.counts, value_size, c.row_tiles, blocks, longest,
+        *c.band, *c.pages, *p.v.stride(),
+        **chosen, **c.reading, **c.following, ROUGH=p.q.dtype != torch.float32,
+        STRIDED=p.v.stride(3) != 1, REAL=real,
+        MANY=max(1, min(tiles.value_many // real, power_of_two(blocks))),
         WHOLE=values == value_size, VALUES=values,
-        num_warps=tiles.warps, num_stages=_stages(tiles.stages, True),
+        maxnreg=tiles.registers if c.rows * values <= 2048 else None,
+        num_warps=tiles.value_warps, num_stages=_stages(tiles.stages, True),
     )  # fmt: skip
-    out = p.q.new_empty(items, q_heads, queries, value_size)
-    sum_kernel[(all_rows,)](
-        parts, mass, alphas, lengths, top, out,
-        heads, group, queries, p.capacity, value_size, row_tiles, splits, lengths_step,
-        TENSOR=tensor, LENGTHS=p.lengths is not None, ROWS=rows, VALUES=values,
-        MANY=min(32, power_of_two(splits)), num_warps=4,
-    )  # fmt: skip
-    return out
+    return _Parts(parts, mass, top, False)

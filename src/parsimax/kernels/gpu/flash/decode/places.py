@@ -13,7 +13,10 @@ from parsimax.kernels.gpu.flash.blocks import load_rows, visible_range, wide
 # How a cache lies
 WHOLE_CACHE = tl.constexpr(0)  # item after item
 WHOLE_PAGES = tl.constexpr(1)  # in pages that are one or several blocks long
-ANY_PAGES = tl.constexpr(2)  # in pages of any size
+SHORT_PAGES = tl.constexpr(2)  # in pages of which a few make up a block
+ANY_PAGES = tl.constexpr(3)  # in pages of any size
+
+_TOGETHER = tl.constexpr(128)  # places of a table that are checked together
 
 
 @triton.jit
@@ -47,40 +50,65 @@ def head_and_query(rows, count, first_head, queries):
 
 
 @triton.jit
+def _page(page, pages):
+    """A page that exists: who asks for another is told so by :func:`lost_pages`."""
+    return tl.where((page < 0) | (page >= pages), 0, page).to(tl.int64)
+
+
+@triton.jit
+def lost_pages(
+    item, begin, end, keys, table_ptr, table_row, table_column, pages,
+    PAGE: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """1 if keys of the blocks [begin, end) should be on a page that does not exist, or 0."""
+    table_here = table_ptr + wide(item) * table_row
+    last = tl.cdiv(tl.minimum(end * COLUMNS, keys), PAGE)
+    lost = tl.zeros([_TOGETHER], tl.int32)
+    for first in range(begin * COLUMNS // PAGE, last, _TOGETHER):
+        number = first + tl.arange(0, _TOGETHER)
+        places = number.to(tl.int64) * table_column
+        page = tl.load(table_here + places, mask=number < last, other=0)
+        lost = tl.where((page < 0) | (page >= pages), 1, lost)
+    return tl.max(lost, 0)
+
+
+@triton.jit
 def cache_rows(
     pointer, item, block, keys, size, item_step, row_step, part_step,
-    table_ptr, table_row, table_column, pages, page_size,
-    PAGED: tl.constexpr, STRIDED: tl.constexpr, COLUMNS: tl.constexpr,
+    table_ptr, table_row, table_column, pages,
+    PAGED: tl.constexpr, PAGE: tl.constexpr, STRIDED: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """(rows of one block of a cache, zero from ``keys`` on; which of them are on no page).
+    """Rows of one block of a cache, zero from ``keys`` on.
 
-    The pointer is that of the head, and pages are what items are elsewhere. STRIDED says that the
-    numbers of a row do not lie side by side.
+    The pointer is that of the head, and pages are what items are elsewhere, PAGE rows each. STRIDED
+    says that the numbers of a row do not lie side by side.
     """
-    columns = block * COLUMNS + tl.arange(0, COLUMNS)
-    inside = columns < keys
-    lost = columns < 0
+    here = tl.arange(0, COLUMNS)
+    columns = block * COLUMNS + here
     if STRIDED:  # one of the steps is taken where they are loaded
         pointer = pointer + tl.arange(0, SIZE).to(tl.int64)[None, :] * (part_step - 1)
     if PAGED == WHOLE_CACHE:
-        here = pointer + wide(item) * item_step
-        return load_rows(here, columns, row_step, keys, size, WHOLE, SIZE), lost
+        rows = pointer + wide(item) * item_step
+        return load_rows(rows, columns, row_step, keys, size, WHOLE, SIZE)
     else:
         table_here = table_ptr + wide(item) * table_row
         if PAGED == WHOLE_PAGES:
-            number = block * COLUMNS // page_size
-            page = tl.load(table_here + wide(number) * table_column).to(tl.int64)
-            lost = inside & ((page < 0) | (page >= pages))
-            page = tl.where((page < 0) | (page >= pages), 0, page)
-            at = columns - number * page_size
+            number = block * COLUMNS // PAGE
+            page = _page(tl.load(table_here + wide(number) * table_column), pages)
+            at = columns - number * PAGE
+        elif PAGED == SHORT_PAGES:  # places of the table are read once, and not for each row
+            page = tl.zeros([COLUMNS], tl.int64)
+            for part in tl.static_range(COLUMNS // PAGE):
+                number = block * (COLUMNS // PAGE) + part
+                place = table_here + wide(number) * table_column
+                one = _page(tl.load(place, mask=number * PAGE < keys, other=0), pages)
+                page = tl.where(here // PAGE == part, one, page)
+            at = here % PAGE
         else:
-            number = columns // page_size
+            number = columns // PAGE
             places = number.to(tl.int64) * table_column
-            page = tl.load(table_here + places, mask=inside, other=0).to(tl.int64)
-            lost = (page < 0) | (page >= pages)
-            page = tl.where(lost, 0, page)
-            at = columns - number * page_size
+            page = _page(tl.load(table_here + places, mask=columns < keys, other=0), pages)
+            at = columns - number * PAGE
         offsets = page * item_step + at.to(tl.int64) * row_step
-        x = load_rows(pointer + offsets[:, None], columns, 0, keys, size, WHOLE, SIZE)
-        return x, lost
+        return load_rows(pointer + offsets[:, None], columns, 0, keys, size, WHOLE, SIZE)

@@ -1,4 +1,8 @@
-"""Every key is read once: scores of all queries that share it, and the largest of every block."""
+"""Every key is read once: scores of all queries that share it, and the largest of every block.
+
+Weight is only within 1 / (alpha - 1) of the largest score. A block that lies below that in all rows
+of a tile, seen from the largest score so far, is opened by nobody, and its scores are not written.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,43 @@ import triton.language as tl
 
 from parsimax.kernels.gpu.flash.blocks import hide, load_rows, product, wide
 from parsimax.kernels.gpu.quick import quick
-from parsimax.kernels.gpu.reductions import maximum
+from parsimax.kernels.gpu.reductions import larger, maximum
 
-from .places import cache_rows, head_and_query, item_keys, seen_blocks, share
+from .order import let_next_start
+from .places import (
+    WHOLE_CACHE,
+    cache_rows,
+    head_and_query,
+    item_keys,
+    lost_pages,
+    seen_blocks,
+    share,
+)
+
+# thresholds have roundings, of which one must not open a block that was not written
+_MARGIN = tl.constexpr(1.001)
 
 
 @quick
-@triton.jit(do_not_specialize=["queries", "capacity", "blocks", "pages"])
+@triton.jit(do_not_specialize=["queries", "capacity", "pages"])
 def scores_kernel(
-    q_ptr, k_ptr, seen_ptr, lengths_ptr, table_ptr, scores_ptr, tops_ptr,
-    scale, heads, group, queries, capacity, size, row_tiles, blocks, left, right,
-    pages, page_size, lengths_step, table_row, table_column,
+    q_ptr, k_ptr, a_ptr, seen_ptr, lengths_ptr, table_ptr, scores_ptr, tops_ptr,
+    scale, value, heads, group, queries, capacity, size, row_tiles, blocks, left, right,
+    pages, lengths_step, table_row, table_column,
     q_item, q_head, q_row, k_item, k_head, k_row, k_part,
     seen_item, seen_head, seen_row, seen_column,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
-    PAGED: tl.constexpr, STRIDED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
+    TENSOR: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    PAGED: tl.constexpr, PAGE: tl.constexpr, STRIDED: tl.constexpr, ALL: tl.constexpr,
+    EARLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """One of several equal parts of the keys that one tile of queries sees.
 
-    Scores (B, Hq, Lq, blocks * COLUMNS) and their largest (B, Hq, Lq, blocks) are written for the
-    blocks that any query of the item may see, and for no other.
+    The largest scores (B, Hq, Lq, blocks) are written for the blocks that any query of the item may
+    see, and for no other; all scores (B, Hq, Lq, blocks * COLUMNS) for those of them that may have
+    weight, or for each if ALL.
     """
+    let_next_start(EARLY)
     tile = tl.program_id(1)
     item_head = tile // row_tiles
     item, head = item_head // heads, item_head % heads
@@ -44,21 +63,38 @@ def scores_kernel(
     seen_here = seen_ptr
     if MASK > 0:
         seen_here = seen_ptr + (wide(item) * seen_item + q_heads.to(tl.int64) * seen_head)[:, None]
+    beta = value
+    if TENSOR:
+        alpha = tl.load(a_ptr + head * group + rows // queries, mask=rows < count, other=2.0)
+        beta = (alpha - 1.0).to(tl.float32)
+    reach = _MARGIN / tl.maximum(beta, 1e-30) + tl.zeros([ROWS], tl.float32)
+    so_far = tl.full([ROWS], -float("inf"), tl.float32)
     lines = (wide(item_head) * count + rows) * blocks
     for block in range(begin, end):
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
-        k, lost = cache_rows(
+        k = cache_rows(
             k_here, item, block, keys, size, k_item, k_row, k_part,
-            table_ptr, table_row, table_column, pages, page_size,
-            PAGED, STRIDED, COLUMNS, WHOLE, SIZE,
+            table_ptr, table_row, table_column, pages,
+            PAGED, PAGE, STRIDED, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         s = product(q, tl.trans(k)) * scale
-        # what should be on a page that does not exist must show
-        s = tl.where(lost[None, :], float("nan"), s)
         s = hide(
             s, q_rows[:, None], columns[None, :], keys - queries, queries, keys, left, right,
             seen_here, seen_row, seen_column, CAUSAL, MASK,
         )  # fmt: skip
-        places = lines[:, None] * COLUMNS + columns[None, :]
-        tl.store(scores_ptr + places, s, mask=(rows < count)[:, None])
-        tl.store(tops_ptr + lines + block, maximum(s, 1), mask=rows < count)
+        tops = maximum(s, 1)
+        tl.store(tops_ptr + lines + block, tops, mask=rows < count)
+        alive = 1
+        if not ALL:
+            so_far = larger(so_far, tops)
+            alive = tl.max(tl.where(tops > so_far - reach, 1, 0), 0)
+        if alive > 0:
+            places = lines[:, None] * COLUMNS + columns[None, :]
+            tl.store(scores_ptr + places, s, mask=(rows < count)[:, None])
+    if PAGED != WHOLE_CACHE:
+        lost = lost_pages(
+            item, begin, end, keys, table_ptr, table_row, table_column, pages, PAGE, COLUMNS
+        )  # fmt: skip
+        if lost > 0:  # this must show
+            tl.debug_barrier()
+            tl.store(tops_ptr + lines + begin, float("nan"), mask=rows < count)

@@ -1,0 +1,101 @@
+"""Softmax gives weight to all keys: keys and values are read together, in one pass.
+
+There is no threshold to find, and what was added up before a larger score came is made smaller.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from parsimax.kernels.gpu.approx import exp2, rounded
+from parsimax.kernels.gpu.flash.blocks import hide, load_rows, product, wide
+from parsimax.kernels.gpu.flash.weights import _LOG2E, boost
+from parsimax.kernels.gpu.quick import quick
+from parsimax.kernels.gpu.reductions import larger, maximum
+
+from .order import let_next_start
+from .places import (
+    WHOLE_CACHE,
+    cache_rows,
+    head_and_query,
+    item_keys,
+    lost_pages,
+    seen_blocks,
+    share,
+)
+
+
+@quick
+@triton.jit(do_not_specialize=["queries", "capacity", "pages"])
+def soft_kernel(
+    q_ptr, k_ptr, v_ptr, seen_ptr, lengths_ptr, table_ptr, parts_ptr, mass_ptr, top_ptr,
+    scale, heads, group, queries, capacity, size, value_size, row_tiles, left, right,
+    pages, lengths_step, table_row, table_column, q_item, q_head, q_row,
+    k_item, k_head, k_row, k_part, v_item, v_head, v_row, v_part,
+    seen_item, seen_head, seen_row, seen_column,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    PAGED: tl.constexpr, PAGE: tl.constexpr, K_STRIDED: tl.constexpr, V_STRIDED: tl.constexpr,
+    EARLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, WHOLE_VALUES: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """One of several equal parts of the keys that one tile of queries sees.
+
+    Written are values under exp(score - largest), its mass, and the largest score of the part.
+    """
+    let_next_start(EARLY)
+    part, parts = tl.program_id(0), tl.num_programs(0)
+    tile = tl.program_id(1)
+    item_head = tile // row_tiles
+    item, head = item_head // heads, item_head % heads
+    count = group * queries
+    rows = (tile % row_tiles) * ROWS + tl.arange(0, ROWS)
+    q_heads, q_rows = head_and_query(rows, count, head * group, queries)
+    q_here = q_ptr + wide(item) * q_item + q_heads.to(tl.int64) * q_head + q_rows * q_row
+    q = load_rows(q_here[:, None], rows, 0, count, size, WHOLE, SIZE)
+    keys, _bad = item_keys(lengths_ptr, lengths_step, item, capacity, LENGTHS)
+    begin, end = seen_blocks(queries, keys, left, right, CAUSAL, COLUMNS)
+    begin, end = share(begin, end, part, parts)
+    k_here, v_here = k_ptr + wide(head) * k_head, v_ptr + wide(head) * v_head
+    seen_here = seen_ptr
+    if MASK > 0:
+        seen_here = seen_ptr + (wide(item) * seen_item + q_heads.to(tl.int64) * seen_head)[:, None]
+    top = tl.full([ROWS], -float("inf"), tl.float32)
+    mass = tl.zeros([ROWS], tl.float32)
+    out = tl.zeros([ROWS, VALUES], tl.float32)
+    for block in range(begin, end):
+        columns = block * COLUMNS + tl.arange(0, COLUMNS)
+        k = cache_rows(
+            k_here, item, block, keys, size, k_item, k_row, k_part,
+            table_ptr, table_row, table_column, pages,
+            PAGED, PAGE, K_STRIDED, COLUMNS, WHOLE, SIZE,
+        )  # fmt: skip
+        s = product(q, tl.trans(k)) * scale
+        s = hide(
+            s, q_rows[:, None], columns[None, :], keys - queries, queries, keys, left, right,
+            seen_here, seen_row, seen_column, CAUSAL, MASK,
+        )  # fmt: skip
+        above = larger(top, maximum(s, 1))
+        # a row that has seen nothing has no largest score
+        base = tl.where(above == -float("inf"), 0.0, above)
+        smaller = exp2((top - base) * _LOG2E)
+        p = exp2((s - base[:, None]) * _LOG2E)
+        top = above
+        v = cache_rows(
+            v_here, item, block, keys, value_size, v_item, v_row, v_part,
+            table_ptr, table_row, table_column, pages,
+            PAGED, PAGE, V_STRIDED, COLUMNS, WHOLE_VALUES, VALUES,
+        )  # fmt: skip
+        mass = mass * smaller + tl.sum(p, 1)
+        out = out * smaller[:, None] + product(rounded(p * boost(v.dtype), v.dtype), v)
+    if PAGED != WHOLE_CACHE:  # what should be on a page that does not exist must show
+        lost = lost_pages(
+            item, begin, end, keys, table_ptr, table_row, table_column, pages, PAGE, COLUMNS
+        )  # fmt: skip
+        top = tl.where(lost > 0, float("nan"), top)
+    columns = tl.arange(0, VALUES)
+    row = (wide(tile) * parts + part) * ROWS + tl.arange(0, ROWS)
+    there = rows < count
+    tl.store(parts_ptr + row[:, None] * VALUES + columns[None, :], out, mask=there[:, None])
+    tl.store(mass_ptr + row, mass, mask=there)
+    tl.store(top_ptr + row, top, mask=there)
