@@ -21,6 +21,7 @@ SMALL = launch.Tiles(
     programs=6,
     soft_programs=6,
     value_programs=6,
+    value_parts=1,
     hold=2,
     few=1,
     many=2,
@@ -324,9 +325,10 @@ def test_a_step_is_captured_and_lengths_change_afterwards():
     with torch.cuda.graph(graph):
         out = step()
     lengths.copy_(torch.tensor((5, 0, 12)))
-    graph.replay()
-    assert torch.equal(out, step())
-    assert torch.equal(step(), step())
+    for _ in range(20):  # kernels of a step start before those before them have ended
+        out.zero_()
+        graph.replay()
+        assert torch.equal(out, step())
 
 
 @gpu
@@ -335,10 +337,12 @@ def test_compiled_and_what_needs_gradients():
     q, k, v = inputs(torch.bfloat16, group=4, size=64, ev=64)
     lengths = torch.tensor(LENGTHS, device=DEVICE)
 
-    def step(q, lengths):
-        return px.attention.decode(q, k, v, lengths, enable_gqa=True, alpha=1.3)
+    def step(q, lengths, **options):
+        return px.attention.decode(q, k, v, lengths, enable_gqa=True, **options)
 
-    assert torch.equal(torch.compile(step, fullgraph=True)(q, lengths), step(q, lengths))
+    for options in ({}, {"alpha": 1.3}):  # a default is a number of another class
+        compiled = torch.compile(step, fullgraph=True)(q, lengths, **options)
+        assert torch.equal(compiled, step(q, lengths, **options))
     leaf = q.detach().requires_grad_()
     arguments = (k, v, None, True, 1.5, None)
     assert flash_decoding.decoding_alpha(q, *arguments) == 1.5

@@ -34,6 +34,7 @@ class Tiles(NamedTuple):
     programs: int = 528  # that read keys at the same time
     soft_programs: int = 396  # that read keys and values
     value_programs: int = 264
+    value_parts: int = 8  # of a tile at least: one may have more live blocks than another
     solve_warps: int = 16
     hold: int = 256  # blocks whose scores a query holds while it looks for its threshold
     few: int = 64  # blocks of scores that are read together, if there are more
@@ -106,9 +107,9 @@ def _paged(p: Problem) -> int:
     return int((SHORT_PAGES if short else ANY_PAGES).value)
 
 
-def _splits(programs: int, tiles: int, blocks: int) -> int:
+def _splits(programs: int, tiles: int, blocks: int, least: int = 1) -> int:
     """Into how many parts the keys of a tile go so that there are as many programs."""
-    return max(1, min(blocks, programs // tiles))
+    return min(blocks, max(least, programs // tiles))
 
 
 def _stages(stages: int, indirect: bool) -> int:
@@ -257,7 +258,7 @@ def _sparse_parts(p: Problem, c: _Common) -> _Parts:
         # sums of the threads of a row must not differ in the last digit: see reductions.solid
         num_warps=tiles.solve_warps, enable_fp_fusion=False,
     )  # fmt: skip
-    splits = _splits(tiles.value_programs, c.all_tiles, blocks)
+    splits = _splits(tiles.value_programs, c.all_tiles, blocks, tiles.value_parts)
     longest = pieces(blocks, splits)
     real = min(c.rows, power_of_two(p.rows))
     values = _padded(p.v)

@@ -94,7 +94,8 @@ def _held(scores_ptr, list_ptr, count, HOLD: tl.constexpr, COLUMNS: tl.constexpr
 
     A list that fits is held as it is.
     """
-    stands_for = tl.maximum(count, HOLD).to(tl.float32) / HOLD
+    # a quotient by the GPU might not be 1 where it should be, a product with a power of two is
+    stands_for = tl.maximum(count, HOLD).to(tl.float32) * (1.0 / HOLD)
     places = (tl.arange(0, HOLD).to(tl.float32) * stands_for).to(tl.int32)
     return _scores(scores_ptr, list_ptr, places, count, COLUMNS), stands_for
 
