@@ -44,6 +44,7 @@ class Tiles(NamedTuple):
     registers: int | None = 128  # that a thread may have which reads values
     add: int = 64  # parts of a sum that are read together
     write_all: bool = False  # scores even of blocks that cannot have weight
+    ahead: int = 0  # bytes of values, up to which live ones are fetched before they are needed
     early: bool = True  # kernels stand ready before the one before them has ended
 
 
@@ -87,9 +88,13 @@ class Problem:
 
     @property
     def blocks(self) -> int:
-        """Blocks of keys that there is room for: an aligned number of them."""
-        aligned = int(ALIGNED.value)
-        return pieces(pieces(self.capacity, self.tiles.columns), aligned) * aligned
+        """Blocks of keys."""
+        return pieces(self.capacity, self.tiles.columns)
+
+    @property
+    def line(self) -> int:
+        """Blocks of keys that a row of scratch has room for: an aligned number of them."""
+        return pieces(self.blocks, int(ALIGNED.value)) * int(ALIGNED.value)
 
     @property
     def rows(self) -> int:
@@ -128,6 +133,16 @@ def _order(p: Problem) -> tuple[dict[str, bool], dict[str, bool]]:
 @cache
 def _can_start_early(device: torch.device) -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _ahead(p: Problem, c: _Common) -> bool:
+    """Whether blocks of values lie in one piece each, and live ones may fit into a cache."""
+    if p.table is not None or not c.following["EARLY"]:
+        return False
+    whole = p.v.stride(3) == 1 and p.v.stride(2) == p.v.shape[3]
+    bytes_ = p.v.element_size()
+    aligned = all(x * bytes_ % 16 == 0 for x in p.v.stride()[:3]) and p.v.data_ptr() % 16 == 0
+    return whole and aligned and p.v.numel() * bytes_ <= p.tiles.ahead
 
 
 class _Common(NamedTuple):
@@ -232,27 +247,28 @@ def _soft_parts(p: Problem, c: _Common) -> _Parts:
 
 def _sparse_parts(p: Problem, c: _Common) -> _Parts:
     items, q_heads, queries, size = p.q.shape
-    value_size, blocks, tiles = p.v.shape[3], p.blocks, p.tiles
+    value_size, blocks, line, tiles = p.v.shape[3], p.blocks, p.line, p.tiles
     all_rows = items * q_heads * queries
     kind, near = _kind(p.alpha)
     chosen = {"KIND": kind, "NEAR": near, "TENSOR": not _is_number(p.alpha)}
-    scores = _scratch(p, all_rows, blocks * tiles.columns)
-    tops = _scratch(p, all_rows, blocks)
+    scores = _scratch(p, all_rows, line * tiles.columns)
+    tops = _scratch(p, all_rows, line)
     sizes = _padded(p.q)
     scores_kernel[(_splits(tiles.programs, c.all_tiles, blocks), c.all_tiles)](
         p.q, p.k, c.alphas, c.seen, c.lengths, c.table, scores, tops,
-        p.scale, c.value, *c.counts, size, c.row_tiles, blocks, *c.band, *c.pages,
+        p.scale, c.value, *c.counts, size, c.row_tiles, line, *c.band, *c.pages,
         *p.q.stride()[:3], *p.k.stride(), *c.seen_steps,
         **c.reading, **c.first, TENSOR=chosen["TENSOR"], MASK=_mask_kind(p.seen),
         STRIDED=p.k.stride(3) != 1, ALL=tiles.write_all, WHOLE=sizes == size, SIZE=sizes,
         num_warps=tiles.warps, num_stages=_stages(tiles.stages, p.table is not None),
     )  # fmt: skip
     top, x, low = _scratch(p, 3, all_rows)
-    lists = tops.new_empty(all_rows, blocks, dtype=torch.int32)
+    lists = tops.new_empty(all_rows, line, dtype=torch.int32)
     solve_kernel[(all_rows,)](
-        c.alphas, c.lengths, scores, tops, lists, top, x, low,
-        c.value, _ENOUGH, q_heads, queries, p.capacity, blocks, *c.band, c.pages[1],
-        **chosen, **c.following, CAUSAL=p.band is not None, LENGTHS=p.lengths is not None,
+        p.v, c.alphas, c.lengths, scores, tops, lists, top, x, low,
+        c.value, _ENOUGH, *c.counts, line, *c.band, c.pages[1], *p.v.stride()[:3],
+        **chosen, **c.following, AHEAD=_ahead(p, c), CAUSAL=p.band is not None,
+        LENGTHS=p.lengths is not None,
         HOLD=min(tiles.hold, power_of_two(blocks)), FEW=min(tiles.few, power_of_two(blocks)),
         COLUMNS=tiles.columns, MANY=min(tiles.many, power_of_two(blocks)),
         # sums of the threads of a row must not differ in the last digit: see reductions.solid
@@ -267,13 +283,13 @@ def _sparse_parts(p: Problem, c: _Common) -> _Parts:
     shares = tops.new_empty(c.all_tiles, splits, longest, dtype=torch.int32)
     parts_kernel[(splits, c.all_tiles)](
         p.v, c.alphas, c.lengths, c.table, scores, tops, top, x, low, shares, parts, mass,
-        c.value, *c.counts, value_size, c.row_tiles, blocks, longest,
+        c.value, *c.counts, value_size, c.row_tiles, line, longest,
         *c.band, *c.pages, *p.v.stride(),
         **chosen, **c.reading, **c.following, ROUGH=p.q.dtype != torch.float32,
         STRIDED=p.v.stride(3) != 1, REAL=real,
         MANY=max(1, min(tiles.value_many // real, power_of_two(blocks))),
         WHOLE=values == value_size, VALUES=values,
-        maxnreg=tiles.registers if c.rows * values <= 2048 else None,
+        maxnreg=tiles.registers if c.rows * values * p.v.element_size() <= 4096 else None,
         num_warps=tiles.value_warps, num_stages=_stages(tiles.stages, True),
     )  # fmt: skip
     return _Parts(parts, mass, top, False)
