@@ -150,6 +150,19 @@ def test_numbers_added_to_the_scores_have_a_gradient():
     assert (hidden - expected).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("alpha", [1.3, 2.5])
+def test_the_least_number_hides_a_row_and_makes_none_that_is_no_number(alpha):
+    bias = torch.zeros(5, 37, device=DEVICE)
+    bias[:, 20:] = torch.finfo(torch.float32).min
+    bias[3] = torch.finfo(torch.float32).min
+    q, k, v = (x.detach().requires_grad_() for x in inputs(heads=1, queries=5))
+    out = flash.flash_attention(q, k, v, bias, EVERYTHING, None, alpha, 0.5)
+    grads = torch.autograd.grad(out.square().sum(), (q, k, v))
+    assert all(x.isfinite().all() for x in (out, *grads))
+    expected = px.attention(*(x[:, :, :20].double() for x in (q, k, v)), scale=0.5, alpha=alpha)
+    assert (out - expected)[:, :, [0, 1, 2, 4]].abs().max() < 1e-3
+
+
 def test_lengths_groups_and_sizes_of_heads():
     q, k, v = inputs(items=2, groups=2, size=12, ev=20)
     compare(q, k, v, lengths=torch.tensor([37, 11], device=DEVICE))
@@ -226,6 +239,42 @@ def test_blocks_without_weight_are_left_out():
     assert torch.equal(saved.live[:, :, 0].bool(), expected)
 
 
+def test_scratch_of_few_tall_blocks_at_a_time_gives_the_same_bits(monkeypatch):
+    """Heads and items follow each other, and the last tall block of each is not whole."""
+    q, k, v = inputs(items=2, queries=40, keys=20)
+    problem = launch.Problem(q, k, v, None, 1.5, 0.5, (flash.UNLIMITED, 0), tiles=SMALL)
+    whole, saved = launch.forward(problem, train=True)
+    monkeypatch.setattr(launch, "_TOGETHER", 3)
+    monkeypatch.setattr(launch, "_SCRATCH", 1)
+    pieces, saved_by_pieces = launch.forward(problem, train=True)
+    assert torch.equal(whole, pieces)
+    assert torch.equal(saved.live, saved_by_pieces.live)
+    assert torch.equal(saved.row_lists[1], saved_by_pieces.row_lists[1])
+
+
+def test_grids_have_one_dimension(monkeypatch):
+    """The others end at 65,535, and there may be more heads of items than that."""
+    grids = {}
+
+    class Recorder:
+        def __init__(self, name):
+            self.name, self.kernel = name, getattr(launch, name)
+
+        def __getitem__(self, grid):
+            grids[self.name] = grid
+            return self.kernel[grid]
+
+    names = [name for name in vars(launch) if name.endswith("_kernel")] + ["compact"]
+    for name in names:
+        monkeypatch.setattr(launch, name, Recorder(name))
+    q, k, v = inputs(heads=1, queries=3, keys=5)
+    out = flash.flash_attention(q.requires_grad_(), k, v, None, CAUSAL, None, 1.5, 0.5)
+    torch.autograd.grad(out.sum(), q)
+    flash.count(q.detach(), k, None, CAUSAL, None, 1.5, 0.5, 16)
+    assert set(names) - set(grids) == {"tables_kernel"}  # of packed sequences
+    assert all(len(grid) == 1 for grid in grids.values())
+
+
 def test_gradients_of_gradients():
     q, k, v = (x.requires_grad_() for x in inputs(queries=3, keys=5, heads=2))
 
@@ -247,6 +296,11 @@ def test_what_the_kernels_do_not_know_goes_elsewhere():
     assert not flash.fits(q, k[:, :, :0], v[:, :, :0])
     wide = q.new_empty(1, 4, 18, 257)
     assert not flash.fits(wide, wide, wide)
+    most = torch.empty(1, 1, 16 << 15, 8, device="meta")  # blocks of 16 that 16 bits can name
+    assert flash.fits(q[:, :1], most, most) or ON_GPU
+    more = torch.empty(1, 1, (64 << 15) + 1, 8, device="meta")
+    assert not flash.fits(q[:, :1], more, more)
+    assert not flash.fits(more, k[:, :1], v[:, :1])
 
 
 # --- on a GPU alone: what is too large for the interpreter, and what only the front door does ---

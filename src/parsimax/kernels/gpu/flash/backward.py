@@ -12,6 +12,7 @@ from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
     FOLDED,
+    block_of_head,
     fold,
     load_rows,
     numbers_of,
@@ -102,8 +103,8 @@ def query_kernel(
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Also <dO, w>, one value a query, for the other kernel."""
-    place = row_blocks - 1 - tl.program_id(0)
-    item_head = tl.program_id(1)
+    block, item_head = block_of_head(row_blocks)
+    place = row_blocks - 1 - block
     item, head = item_head // heads, item_head % heads
     row_block, q_at, k_at = place, item, item
     if PACKED:
@@ -218,8 +219,7 @@ def key_kernel(
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """One block of keys of one *key* head: the query heads that share it add up here."""
-    place = tl.program_id(0)
-    item_head = tl.program_id(1)
+    place, item_head = block_of_head(key_blocks)
     key_heads = heads // group
     item, key_head = item_head // key_heads, item_head % key_heads
     block, q_at, k_at, all_keys = place, item, item, keys

@@ -19,6 +19,7 @@ from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
     FOLDED,
+    block_of_head,
     fold,
     load_rows,
     numbers_of,
@@ -98,8 +99,8 @@ def output_kernel(
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Context, and w if TRAIN, of one block of queries."""
-    place = row_blocks - 1 - tl.program_id(0)
-    item_head = tl.program_id(1)
+    block, item_head = block_of_head(row_blocks)
+    place = row_blocks - 1 - block
     item, head = item_head // heads, item_head % heads
     row_block, q_at, k_at = place, item, item
     if PACKED:
