@@ -122,6 +122,26 @@ def test_an_alpha_for_each_head_with_its_gradient(dtype):
     compare(*inputs(dtype, heads=4), torch.tensor(PER_HEAD), band=CAUSAL)
 
 
+def test_gradients_where_one_key_has_almost_all_weight():
+    """They are small differences to a mean, which must not be rounded on one side alone."""
+    q, k, v = inputs(torch.bfloat16)
+    compare(q * 8, k, v, 1.02)
+
+
+def test_the_gradient_of_an_alpha_is_one_number_and_loses_no_digits():
+    q, k, v = inputs(torch.bfloat16)
+    leaves = [
+        torch.tensor([1.0, 1.9], dtype=x, device=DEVICE) for x in (torch.float32, q.double().dtype)
+    ]
+    g = torch.randn(1, 2, 18, 8, generator=torch.Generator().manual_seed(1)).to(q)
+    mine = flash.flash_attention(q, k, v, None, CAUSAL, None, leaves[0].requires_grad_(), 0.5)
+    wide = [x.double() for x in (q, k, v)]
+    theirs = px.attention(*wide, is_causal=True, scale=0.5, alpha=leaves[1].requires_grad_())
+    (mine,) = torch.autograd.grad(mine, leaves[0], g)
+    (theirs,) = torch.autograd.grad(theirs, leaves[1], g.double())
+    assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
 @pytest.mark.parametrize(
     "band",
     [CAUSAL, Band(right=0, offset=19), Band(5, 3), Band(4, 0), Band(right=0, offset=-9)],

@@ -64,10 +64,13 @@ def _sums(
         out += product((p * boost(v.dtype)).to(v.dtype), v)
         mass += fold(p, ROWS, COLUMNS)
         if TRAIN:
-            mean += product((u * factor).to(v.dtype), v)
-            slope += fold(u, ROWS, COLUMNS)
-    out = out * (1.0 / boost(q.dtype))
-    return out, mean * (1.0 / factor), tl.sum(mass, 1), tl.sum(slope, 1)
+            # over what the product takes: where one key has almost all weight, gradients are small
+            # differences to this mean, and weights that are rounded only above would drown them
+            taken = (u * factor).to(v.dtype)
+            mean += product(taken, v)
+            slope += fold(taken.to(tl.float32), ROWS, COLUMNS)
+    out, shrink = out * (1.0 / boost(q.dtype)), 1.0 / factor
+    return out, mean * shrink, tl.sum(mass, 1), tl.sum(slope, 1) * shrink
 
 
 @triton.jit
