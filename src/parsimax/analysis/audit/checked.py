@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from .auditable import Auditable
+from .auditable import Auditable, Pull
 from .rows import Footprint, Tokens, most_rows, pad
 
 DEFAULT_MEMORY = 512 * 2**20  # bytes
@@ -58,6 +58,7 @@ class Checked:
         self.most = most_rows(self.device)
         self.dtype = torch.get_default_dtype()  # of predictions, once there are any
         self._footprint: Footprint | None = None
+        self._pull_checked = False
 
     @property
     def filler(self) -> int:
@@ -85,6 +86,26 @@ class Checked:
         with self._differentiable():
             h = self._auditable.encode(x, mask)
         return _expect(h, "encode", (*mask.shape, None))
+
+    @property
+    def pulls(self) -> bool:
+        """Whether the model has a faster way back from single states, here."""
+        return self._auditable.pull is not None and self.device.type == "cpu"
+
+    def pull(self, x: Tensor) -> Pull:
+        """The way of texts of one length through the encoder, and back; compared with it once."""
+        assert self._auditable.pull is not None
+        way = self._auditable.pull(x)
+        if not self._pull_checked:
+            h = self.encode(x, torch.ones(x.shape[:2], dtype=torch.bool))
+            far = float((_expect(way.states, "pull", tuple(h.shape)) - h).abs().max())
+            if not far <= 1e-3 * max(1.0, float(h.abs().max())):
+                raise ValueError(
+                    f"auditable.pull must lead to the states that encode returns, got states that "
+                    f"are up to {far:.2g} from them"
+                )
+            self._pull_checked = True
+        return way
 
     def attend(self, h: Tensor, mask: Tensor) -> Tensor:
         """Weights (B, L)."""
