@@ -58,6 +58,7 @@ def rows_2(sweep: Sweep) -> list[tuple[str, ...]]:
                 "" if theirs is None else number(theirs, 3),
                 same,
                 f"{100 * trend.sign_share:.0f} %",
+                ", ".join(number(value) for value in trend.by_seed.values()),
                 str(trend.models),
             )
         )
@@ -96,7 +97,7 @@ def rows_jain_wallace(sweep: Sweep) -> list[tuple[str, ...]]:
 HEAD_1 = ("data", "model", "ours: mean [interval] ± std over texts", "paper", "difference",
           "by seed", "texts")  # fmt: skip
 HEAD_2 = ("setting", "ours, τ-b [interval]", "paper", "same sign",
-          "resamples of texts with our sign", "models")  # fmt: skip
+          "resamples of texts with our sign", "by seed", "models")  # fmt: skip
 HEAD_3 = ("setting", "accuracy", "AUC", "τ-b gradient × input", "τ-b leave-one-out", "seeds")
 
 
