@@ -126,7 +126,7 @@ def test_states_that_are_zero_have_no_gradient() -> None:
 
         def __call__(self, at: Tensor, vectors: Tensor) -> Tensor:
             assert vectors.isfinite().all()
-            return vectors[:, :, None].expand(-1, -1, self.states.shape[1], -1)
+            return 0 * vectors[:, :, None].expand(-1, -1, self.states.shape[1], -1)
 
     functions = dataclasses.replace(
         model("bilstm 1"),
@@ -145,6 +145,41 @@ def test_another_encoders_way_is_refused() -> None:
     wrong = dataclasses.replace(model("bilstm 1"), pull=other.encoder.pull)
     with pytest.raises(ValueError, match="pull must lead to the states that encode returns"):
         importance(wrong, TEXTS, target="hidden")
+
+
+class Reversed:
+    """The right states, and gradients of the wrong ones."""
+
+    def __init__(self, x: Tensor) -> None:
+        way = model("bilstm 1").pull
+        assert way is not None
+        self._way = way(x)
+        self.states = self._way.states
+
+    def __call__(self, at: Tensor, vectors: Tensor) -> Tensor:
+        return self._way(self.states.shape[1] - 1 - at, vectors)
+
+
+class Short(Reversed):
+    def __call__(self, at: Tensor, vectors: Tensor) -> Tensor:
+        return self._way(at, vectors)[:, :, 1:]
+
+
+@pytest.mark.parametrize(
+    ("pull", "error", "match"),
+    [
+        (3, TypeError, "auditable.pull must be a function or None, got int"),
+        (Reversed, ValueError, "pull must lead to the gradients that encode has"),
+        (
+            Short,
+            ValueError,
+            r"at, vectors\) must return a tensor of shape \(3, 1, 7, 5\)",
+        ),
+    ],
+)
+def test_a_wrong_way_back_is_refused(pull: object, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        importance(dataclasses.replace(model("bilstm 1"), pull=pull), TEXTS, target="hidden")
 
 
 def test_heads_with_other_mappings_go_the_plain_way() -> None:

@@ -325,7 +325,12 @@ def _read(path: Path) -> dict[str, Any] | None:
     """The audit of a run, if there is one."""
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it, and it is made again") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is no audit of a sweep; remove it, and it is made again")
     return found
 
 

@@ -58,7 +58,8 @@ def pulled_gradients(
             units = torch.nn.functional.normalize(way.states, dim=-1, eps=0.0).nan_to_num(0.0)
             for first in range(0, len(at), portion):
                 asked = at[first : first + portion]
-                value = _value(way(asked, units[:, asked]), inputs, method)
+                grads = model.pull_back(way, asked, units[:, asked], x)
+                value = _value(grads, inputs, method)
                 total[:, first : first + portion] += weight * value
     return total.abs()
 
