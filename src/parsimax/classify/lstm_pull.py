@@ -60,29 +60,24 @@ class BiLSTMPull:
 
     def __call__(self, at: Tensor, vectors: Tensor) -> Tensor:
         """Gradients (B, P, n, E) of ⟨v, h_p⟩ for states p in ``at`` (P,), v (B, P, 2 H)."""
-        length = self.states.shape[1]
-        times = torch.stack([at, length - 1 - at])
-        order = times.argsort(1)
-        sorted_times = times.gather(1, order)
-        halves = torch.stack(vectors.transpose(0, 1).chunk(2, -1))  # (D, P, B, H)
-        start = halves.gather(1, order[:, :, None, None].expand_as(halves))
+        order = at.argsort()
+        if not torch.equal(order, torch.arange(len(at))):
+            return self(at[order], vectors[:, order])[:, order.argsort()]
+        ahead, behind = vectors.transpose(0, 1).chunk(2, -1)  # (P, B, H)
+        start = torch.stack([ahead, behind.flip(0)])
+        times = torch.stack([at, self.states.shape[1] - 1 - at.flip(0)])  # ascending, both
         top = self._tapes[-1]
-        if torch.equal(sorted_times[0], sorted_times[1]):  # both directions in one
-            found = _walk(top, sorted_times[0], start)
+        if torch.equal(times[0], times[1]):  # both directions in one
+            found = _walk(top, times[0], start)
         else:
-            each = [_walk(top.only(d), sorted_times[d], start[d : d + 1]) for d in (0, 1)]
+            each = [_walk(top.only(d), times[d], start[d : d + 1]) for d in (0, 1)]
             found = torch.cat(each, 1)
-        place = order.argsort(1)[None, :, :, None, None].expand_as(found)
-        whole = _together(found.gather(2, place))
+        whole = found[:, 0] + found[:, 1].flip(0, 1)  # (n, P, B, E)
         for tape in reversed(self._tapes[:-1]):
             ahead, behind = whole.chunk(2, -1)
-            whole = _together(_walk_all(tape, torch.stack([ahead, behind.flip(0)], 1)))
+            found = _walk_all(tape, torch.stack([ahead, behind.flip(0)], 1))
+            whole = found[:, 0] + found[:, 1].flip(0)
         return whole.permute(2, 1, 0, 3)
-
-
-def _together(found: Tensor) -> Tensor:
-    """Both directions (n, D, P, B, E), each in its time, as one (n, P, B, E)."""
-    return found[:, 0] + found[:, 1].flip(0)
 
 
 def _tape(pair: tuple[LSTM, LSTM], inputs: tuple[Tensor, ...], states: tuple[Tensor, ...]) -> _Tape:
