@@ -462,6 +462,7 @@ def _tables(found: Sweep) -> str:
         ("Table 2: correlation of the parameter with the entropy of the importance of inputs",
          tables.HEAD_2, tables.rows_2(found)),
         ("Jain & Wallace's figures, softmax", tables.HEAD_3, tables.rows_jain_wallace(found)),
+        ("Every mapping", tables.HEAD_4, tables.rows_cells(found)),
     ]  # fmt: skip
     return "\n".join(
         f"## {title}\n\n{tables.markdown(head, rows)}\n" for title, head, rows in parts if rows

@@ -39,7 +39,7 @@ def sweep_page(sweep: Sweep, *, origin: str = "") -> str:
         figure_3=_figure(figures.trend_figure(sweep)),
         figure_4=_figure(figures.correlation_figure(sweep, "leave_one_out", name="sweep-four")),
         density=_figure(figures.density_figure(sweep)),
-        everything=tables.models_table(sweep),
+        everything=tables.html(tables.HEAD_4, tables.rows_cells(sweep), tall=True),
         origin=escape(origin),
     )
 
