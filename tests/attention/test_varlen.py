@@ -113,6 +113,7 @@ TYPE_ERRORS: list[tuple[str, dict[str, Any]]] = [
     ("cu_seqlens_q must be a tensor of integers, got list", {"cu_seqlens_q": [0, 4]}),
     ("cu_seqlens_q must have an integer dtype, got torch.float32", {"cu_seqlens_q": GOOD.float()}),
     ("is_causal must be True or False", {"is_causal": 1}),
+    ("max_seqlen_q must be an int, got float", {"max_seqlen_q": 4.0}),
 ]
 VALUE_ERRORS: list[tuple[str, dict[str, Any]]] = [
     (r"q must have three dimensions .* \(1, 4, 2, 8\)", {"q": Q.unsqueeze(0)}),
@@ -126,6 +127,12 @@ VALUE_ERRORS: list[tuple[str, dict[str, Any]]] = [
     ("cu_seqlens_k must be given .* 4 queries and 3 keys", {"k": K[:3], "v": V[:3]}),
     (r"broadcast to \(total, heads\) = \(4, 2\)", {"alpha": torch.ones(3, 2)}),
     (r"shape \(2,\), one value for each head", {"alpha": torch.ones(3)}),
+    ("max_seqlen_k must be at least 1, got 0", {"max_seqlen_k": 0}),
+    ("max_seqlen_q must be at least the length of the longest .*, 3, got 2", {"max_seqlen_q": 2}),
+    (
+        "max_seqlen_k must be at least the length of the longest .*, 3, got 2",
+        {"max_seqlen_q": 3, "max_seqlen_k": 2},
+    ),
     ("alpha or mapping, not both", {"alpha": 1.5, "mapping": "softmax"}),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from parsimax.bench import training
@@ -17,18 +18,18 @@ SMALL = TransformerSettings(
 TRANSFORMER = training.Case("tiny Transformer", "float32", SMALL, (12, 10), None, 16, (2, 4), 2)
 
 
-class Negated(torch.nn.Module):
-    """The right loss with the wrong sign in its gradient."""
+class Wrong(torch.nn.Module):
+    """The right loss with ``factor`` times its gradient."""
 
-    def __init__(self, model):
+    def __init__(self, model, factor):
         super().__init__()
-        self.model = model
+        self.model, self.factor = model, factor
 
     def forward(self, batch):
         loss = self.model(batch)
         if loss.dtype == torch.float64:
             return loss
-        return 2 * loss.detach() - loss
+        return self.factor * loss + (1 - self.factor) * loss.detach()
 
 
 def test_all_contenders_are_right_and_timed():
@@ -41,12 +42,13 @@ def test_all_contenders_are_right_and_timed():
         assert rows[0].ratio == 1.0
 
 
-def test_a_wrong_gradient_is_refused():
+@pytest.mark.parametrize("factor", [-1.0, 1.002])
+def test_a_wrong_gradient_is_refused(factor):
     settings = RNNSettings(embedding=8, hidden=8, dropout=0.0)
     model = contenders.model(contenders.ENTMAX, settings, (12, 10))
     batch = RNN.make_batches()[0]
     assert training.refuse(model, batch, "float32") is None
-    why = training.refuse(Negated(model), batch, "float32")
+    why = training.refuse(Wrong(model, factor), batch, "float32")
     assert why is not None
     assert "gradient" in why
 

@@ -17,7 +17,13 @@ class _Default(float):
     """A number that can be told apart from the same number written by the caller."""
 
 
-DEFAULT_ALPHA = _Default(1.5)
+_NUMBER = 1.5
+DEFAULT_ALPHA = _Default(_NUMBER)
+
+
+def plain(alpha: float) -> float:
+    """The number alone; torch.compile cannot compare a number of another class."""
+    return _NUMBER if isinstance(alpha, _Default) else alpha
 
 
 def check_one_choice(alpha: object, mapping: object) -> None:
@@ -36,7 +42,7 @@ def entmax_of_heads(scores: Tensor, alpha: float | Tensor, visible: Tensor | Non
 def align_alpha(alpha: float | Tensor, shape: torch.Size) -> float | Tensor:
     """A number, or a tensor that broadcasts to the scores with size 1 along the keys."""
     if not isinstance(alpha, Tensor):
-        return float(alpha) if isinstance(alpha, _Default) else alpha
+        return plain(alpha)
     wanted = torch.Size((*shape[:-1], 1))
     heads = shape[-3] if len(shape) > 2 else 1
     one_a_head = alpha.ndim == 1 and alpha.shape[0] in (1, heads)
@@ -59,7 +65,7 @@ def hold(module: nn.Module, name: str, value: object) -> None:
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         module.register_buffer(name, value, persistent=False)
     else:
-        setattr(module, name, float(value) if isinstance(value, _Default) else value)
+        setattr(module, name, plain(value) if isinstance(value, _Default) else value)
 
 
 def shown(value: object) -> object:

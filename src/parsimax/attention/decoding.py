@@ -12,8 +12,10 @@ from parsimax._core.validation import check_values, values_readable, without_val
 from parsimax.mappings import Mapping, parse
 
 from .choice import DEFAULT_ALPHA, check_one_choice
-from .functional import attention
-from .inputs import check_flag, check_tensor
+from .flash_decoding import decoding_alpha, flash_decode
+from .functional import attention, read_text
+from .inputs import check_flag, check_scale, check_tensor
+from .precision import autocast_inputs
 from .visibility import Window, read_window, split_mask
 
 
@@ -37,6 +39,10 @@ def decode(
     The keys and values of these queries are in the cache already: the last query stands at the
     last key, ``lengths - 1``, the others right before it. For each item this is ``px.attention``
     of its keys, cut at its length, with ``causal_align="bottom-right"``.
+
+    Entmax of up to 16 queries on a GPU is done by kernels that read every key once, in its page,
+    and values only in blocks that have weight. They give no gradients, never wait for the GPU, and
+    do not look at pages that a window hides.
 
     Args:
         q: Queries (B, Hq, Lq, E), one or a few.
@@ -75,6 +81,15 @@ def decode(
     split_mask(attn_mask, torch.Size((*q.shape[:3], capacity)))
     check_lengths(lengths, q.shape[0], capacity)
     check_table(block_table, lengths, k_cache)
+    enable_gqa = check_flag(enable_gqa, "enable_gqa")
+    scale = check_scale(scale, q.shape[-1])
+    left, right = read_window(window)
+    lower = autocast_inputs(q, k_cache, v_cache)
+    chosen = mapping if mapping is None or isinstance(mapping, Mapping) else read_text(mapping)
+    known = decoding_alpha(*lower, attn_mask, enable_gqa, alpha, chosen)
+    if known is not None:
+        reach = left, 0 if is_causal else right
+        return flash_decode(*lower, lengths, block_table, attn_mask, reach, known, scale)
     request = Request(q, lengths, block_table, attn_mask, is_causal, window)
     options = Options(scale, enable_gqa, alpha, mapping)
     if _readable(lengths):

@@ -17,12 +17,13 @@ from parsimax.mappings.rowmap import fit, kernels_allowed
 from .visibility import Band, band_mask, intersect
 
 if TYPE_CHECKING:
-    from parsimax.kernels.gpu.flash.launch import Gradients, Problem
+    from parsimax.kernels.gpu.flash.launch import Counts, Gradients, Problem
 
 UNLIMITED = 1 << 30
 # Not every case has been seen to work on a GPU yet, so it must be asked for.
 ENABLED = os.environ.get("PARSIMAX_FLASH") == "1"
-_TENSORS = 6  # q, k, v, seen, alpha, lengths
+_TENSORS = 8  # q, k, v, seen, alpha, lengths, starts of queries, starts of keys
+_GRADIENTS = 5  # of the first of them
 _LARGEST_HEAD = 256
 
 
@@ -34,10 +35,10 @@ def _numbers(band: Band) -> tuple[int, int, int]:
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether heads are of a size that the kernels know, and none of the sizes is 0."""
-    if not ENABLED:
+    if not ENABLED or min(*q.shape, *k.shape, *v.shape) == 0:
         return False
-    small = max(q.shape[-1], v.shape[-1]) <= _LARGEST_HEAD
-    return small and min(*q.shape, *k.shape, *v.shape) > 0
+    # one head of queries may broadcast to many of keys, which the kernels do not know
+    return max(q.shape[-1], v.shape[-1]) <= _LARGEST_HEAD and q.shape[1] % k.shape[1] == 0
 
 
 def flash_attention(
@@ -54,18 +55,95 @@ def flash_attention(
 
     ``seen`` is bool or added to the scores and broadcasts to them; alpha is a number or (Hq,).
     """
+    seen, lengths = expand(q, k, seen, lengths)
+    numbers = (*_numbers(band), 0, 0, False)
+    return _call((q, k, v, seen), alpha, (lengths, None, None), scale, numbers)
+
+
+def expand(
+    q: Tensor, k: Tensor, seen: Tensor | None, lengths: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """A mask in the shape of the scores, and lengths (B,) that can be."""
     if seen is not None:
         seen = seen.expand(*q.shape[:3], k.shape[2])
     if lengths is not None:
         lengths = lengths.expand(q.shape[0]).to(torch.int32).clamp(0, k.shape[2])
-    # scores are compared before they are multiplied by the scale
+    return seen, lengths
+
+
+def positive_scale(q: Tensor, scale: float) -> tuple[Tensor, float]:
+    """The same scores; kernels compare them before they are multiplied by the scale."""
     if scale < 0:
-        q, scale = -q, -scale
-    elif scale == 0:
-        q, scale = q * 0, 1.0
+        return -q, -scale
+    return (q * 0, 1.0) if scale == 0 else (q, scale)
+
+
+def count(
+    q: Tensor,
+    k: Tensor,
+    seen: Tensor | None,
+    band: Band,
+    lengths: Tensor | None,
+    alpha: float | Tensor,
+    scale: float,
+    block: int,
+) -> Counts:
+    """Thresholds, supports and live blocks, without gradients; ``block`` is a multiple of 16."""
+    from parsimax.kernels.gpu import on_device_of
+    from parsimax.kernels.gpu.flash import launch
+
+    seen, lengths = expand(q, k, seen, lengths)
+    q, scale = positive_scale(q, scale)
+    tensor, value = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
+    tensors = (q, k, k, seen, tensor, lengths, None, None)
+    with on_device_of(q):
+        problem = _problem(*tensors, value, scale, *_numbers(band), 0, 0, False)
+        return launch.count(problem, block)
+
+
+def packed_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: tuple[Tensor, Tensor],
+    longest: tuple[int, int],
+    band: Band,
+    bottom_right: bool,
+    alpha: float | Tensor,
+    scale: float,
+) -> Tensor:
+    """Context (total, Hq, Ev) of q (total, Hq, E): sequences one after the other.
+
+    Args:
+        q: Queries of all sequences, as keys and values.
+        k: Keys (total, H, E).
+        v: Values (total, H, Ev).
+        starts: Where the queries of each sequence begin, and the keys. They are not read on the
+            host; if they cannot be, or a sequence is longer than the longest, all results are NaN.
+        longest: The most queries that a sequence has, and the most keys.
+        band: Without its offset.
+        bottom_right: Whether the last query of a sequence stands at its last key.
+        alpha: A number or (Hq,).
+        scale: Of the scores.
+    """
+    items = tuple(x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+    inside = (min(longest[0], q.shape[0]), min(longest[1], k.shape[0]))
+    numbers = (*_numbers(band), *inside, bottom_right)
+    out = _call((*items, None), alpha, (None, *starts), scale, numbers)
+    return out.squeeze(0).transpose(0, 1)
+
+
+def _call(
+    inputs: tuple[Any, ...],
+    alpha: float | Tensor,
+    integers: tuple[Tensor | None, ...],
+    scale: float,
+    numbers: tuple[int, ...],
+) -> Tensor:
+    q, scale = positive_scale(inputs[0], scale)
     tensor = alpha if isinstance(alpha, Tensor) else None
     value = 0.0 if isinstance(alpha, Tensor) else alpha
-    arguments = (q, k, v, seen, tensor, lengths, value, scale, *_numbers(band))
+    arguments = (q, *inputs[1:], tensor, *integers, value, scale, *numbers)
     if torch.compiler.is_compiling():
         compiled: Tensor = _operator(*arguments)[0]
         return compiled
@@ -80,20 +158,28 @@ def _problem(
     seen: Tensor | None,
     tensor: Tensor | None,
     lengths: Tensor | None,
+    q_starts: Tensor | None,
+    k_starts: Tensor | None,
     value: float,
     scale: float,
     left: int,
     right: int,
     offset: int,
+    most_queries: int,
+    most_keys: int,
+    bottom_right: bool,
 ) -> Problem:
-    from parsimax.kernels.gpu.flash.launch import Problem, tiles_for
+    from parsimax.kernels.gpu.flash.launch import Packed, Problem, tiles_for
 
     # a row of a head must lie in one piece
     q, k, v = (x.detach() if x.stride(-1) == 1 else x.detach().contiguous() for x in (q, k, v))
     band = None if left == right == UNLIMITED else (left, right)
     alpha = value if tensor is None else tensor.detach().float().contiguous()
     seen = None if seen is None else seen.detach()
-    return Problem(q, k, v, seen, alpha, scale, band, offset, lengths, tiles_for(q, v))
+    packed = None
+    if q_starts is not None and k_starts is not None:
+        packed = Packed(q_starts, k_starts, most_queries, most_keys, bottom_right)
+    return Problem(q, k, v, seen, alpha, scale, band, offset, lengths, tiles_for(q, v), packed)
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, ...]:
@@ -141,13 +227,18 @@ class _Flash(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = grads
         tensors, kept = ctx.saved_tensors[:_TENSORS], ctx.saved_tensors[_TENSORS:]
-        _, _, _, scores, alpha, _ = ctx.needs_input_grad[:_TENSORS]
+        scores, alpha = ctx.needs_input_grad[3:_GRADIENTS]
         if not kernels_allowed(g):
             found = _plain_gradients(tensors, ctx.numbers, g)
         else:
             made = _backward(g, kept, (*tensors, *ctx.numbers), alpha, scores)
             found = _fitted(made, tensors)
-        return *found, None, *(None for _ in ctx.numbers)
+        return *found, *_without(ctx)
+
+
+def _without(ctx: Any) -> tuple[None, ...]:
+    """Arguments that have no gradient."""
+    return (None,) * (_TENSORS - _GRADIENTS + len(ctx.numbers))
 
 
 def _fitted(made: Gradients, tensors: Any) -> tuple[Tensor | None, ...]:
@@ -160,11 +251,36 @@ def _fitted(made: Gradients, tensors: Any) -> tuple[Tensor | None, ...]:
 
 def _plain_gradients(tensors: Any, numbers: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     """In operations that can be differentiated again; they hold the whole matrix."""
+    with torch.enable_grad():
+        context = _plain(tensors, numbers)
+        inputs = tensors[:_GRADIENTS]
+        wanted = [x for x in inputs if x is not None and x.requires_grad]
+        found = iter(torch.autograd.grad(context, wanted, g, create_graph=True))
+    return tuple(next(found) if x is not None and x.requires_grad else None for x in inputs)
+
+
+def _plain(tensors: Any, numbers: Any) -> Tensor:
     from .choice import entmax_of_heads
     from .functional import attend
 
-    q, k, v, seen, tensor, lengths = tensors
-    value, scale, left, right, offset = numbers
+    q, k, v, seen, tensor, lengths, q_starts, k_starts = tensors
+    value, scale, left, right, offset, _, _, bottom_right = numbers
+    if q_starts is not None:
+        # each sequence as a problem of its own
+        parts = [
+            torch.split(x, starts.diff().tolist(), dim=2)
+            for x, starts in ((q, q_starts), (k, k_starts), (v, k_starts))
+        ]
+        return torch.cat(
+            [
+                _plain(
+                    (*part, None, tensor, None, None, None),
+                    (value, scale, left, right, _apart(part) if bottom_right else 0, 0, 0, False),
+                )
+                for part in zip(*parts, strict=True)
+            ],
+            dim=2,
+        )
     visible = seen if seen is not None and seen.dtype == torch.bool else None
     bias = seen if seen is not None and seen.dtype != torch.bool else None
     shape = torch.Size((*q.shape[:3], k.shape[2]))
@@ -173,15 +289,15 @@ def _plain_gradients(tensors: Any, numbers: Any, g: Tensor) -> tuple[Tensor | No
         keys = torch.arange(k.shape[2], device=q.device)
         visible = intersect(visible, keys < lengths[:, None, None, None])
     alpha = value if tensor is None else tensor
-    with torch.enable_grad():
-        grouped = q.shape[1] != k.shape[1]
-        context = attend(
-            q, k, v, lambda s, m: entmax_of_heads(s, alpha, m), visible, bias, 0.0, scale, grouped
-        ).context
-        inputs = [q, k, v, bias, tensor]
-        wanted = [x for x in inputs if x is not None and x.requires_grad]
-        found = iter(torch.autograd.grad(context, wanted, g, create_graph=True))
-    return tuple(next(found) if x is not None and x.requires_grad else None for x in inputs)
+    grouped = q.shape[1] != k.shape[1]
+    return attend(
+        q, k, v, lambda s, m: entmax_of_heads(s, alpha, m), visible, bias, 0.0, scale, grouped
+    ).context
+
+
+def _apart(part: tuple[Tensor, ...]) -> int:
+    """How many keys more than queries."""
+    return part[1].shape[2] - part[0].shape[2]
 
 
 # --- torch.compile --------------------------------------------------------------------------------
@@ -195,29 +311,33 @@ def _operator(
     seen: Tensor | None,
     alpha: Tensor | None,
     lengths: Tensor | None,
+    q_starts: Tensor | None,
+    k_starts: Tensor | None,
     value: float,
     scale: float,
     left: int,
     right: int,
     offset: int,
+    most_queries: int,
+    most_keys: int,
+    bottom_right: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    numbers = (value, scale, left, right, offset, most_queries, most_keys, bottom_right)
     out, top, x, live, places, counts, mean = _forward(
-        q, k, v, seen, alpha, lengths, value, scale, left, right, offset
+        q, k, v, seen, alpha, lengths, q_starts, k_starts, *numbers
     )
     return out, top, x, live, places, counts, mean
 
 
 @_operator.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, *_rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from parsimax.kernels.gpu.flash.launch import tiles_for
+def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    from parsimax.kernels.gpu.flash.launch import results
 
-    tiles = tiles_for(q, v)
+    problem = _problem(*arguments)
+    q = problem.q
     items, heads, queries, _ = q.shape
-    rows = (queries + tiles.rows - 1) // tiles.rows
-    columns = (k.shape[2] + tiles.columns - 1) // tiles.columns
-    out = q.new_empty(items, heads, queries, v.shape[3])
+    rows, columns = problem.row_blocks, problem.key_blocks
+    out = results(problem, q, problem.v.shape[3])
     top = q.new_empty(items, heads, queries, dtype=torch.float32)
     live = q.new_empty(items, heads, rows, columns, dtype=torch.int8)
     places = q.new_empty(items, heads, rows, columns, dtype=torch.int16)
@@ -236,16 +356,22 @@ def _backward_operator(
     seen: Tensor | None,
     alpha: Tensor | None,
     lengths: Tensor | None,
+    q_starts: Tensor | None,
+    k_starts: Tensor | None,
     value: float,
     scale: float,
     left: int,
     right: int,
     offset: int,
+    most_queries: int,
+    most_keys: int,
+    bottom_right: bool,
     want_alpha: bool,
     want_scores: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    arguments = (q, k, v, seen, alpha, lengths, value, scale, left, right, offset)
-    made = _backward(g, tuple(kept), arguments, want_alpha, want_scores)
+    tensors = (q, k, v, seen, alpha, lengths, q_starts, k_starts)
+    numbers = (value, scale, left, right, offset, most_queries, most_keys, bottom_right)
+    made = _backward(g, tuple(kept), (*tensors, *numbers), want_alpha, want_scores)
     ga = q.new_empty(0, dtype=torch.float32) if made.alpha is None else made.alpha
     gs = q.new_empty(0, dtype=torch.float32) if made.scores is None else made.scores
     return made.q, made.k, made.v, ga, gs
@@ -255,8 +381,11 @@ def _backward_operator(
 def _(
     _g: Tensor, _kept: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    from parsimax.kernels.gpu.flash.launch import results
+
     want_alpha, want_scores = rest[-2:]
-    gradients = [x.new_empty(x.shape) for x in (q, k, v)]
+    problem = _problem(q, k, v, *rest[:-2])
+    gradients = [results(problem, x, x.shape[3]) for x in (q, k, v)]
     ga = q.new_empty(q.shape[:2] if want_alpha else (0,), dtype=torch.float32)
     shape = (*q.shape[:3], k.shape[2]) if want_scores else (0,)
     gs = q.new_empty(shape, dtype=torch.float32)
@@ -272,12 +401,12 @@ def _setup_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 def _operator_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     g = grads[0]
     tensors, kept = ctx.saved_tensors[:_TENSORS], ctx.saved_tensors[_TENSORS:]
-    nothing = (None, *(None for _ in ctx.numbers))
+    nothing = _without(ctx)
     if g is None:
         return None, None, None, None, None, *nothing
     if torch.is_grad_enabled():  # differentiated twice
         return *_plain_gradients(tensors, ctx.numbers, g), *nothing
-    _, _, _, scores, alpha, _ = ctx.needs_input_grad[:_TENSORS]
+    scores, alpha = ctx.needs_input_grad[3:_GRADIENTS]
     gq, gk, gv, ga, gs = _backward_operator(g, list(kept), *tensors, *ctx.numbers, alpha, scores)
     return (
         gq,

@@ -109,7 +109,7 @@ def attention(
     allowed, bias = split_mask(attn_mask, shape)
     dropout_p = check_dropout(dropout_p, "dropout_p")
     scale = check_scale(scale, q.shape[-1])
-    chosen = mapping if mapping is None or isinstance(mapping, Mapping) else _read_text(mapping)
+    chosen = mapping if mapping is None or isinstance(mapping, Mapping) else read_text(mapping)
     band = read_band(shape, is_causal, causal_align, window)
     within = None
     if key_lengths is not None:
@@ -143,7 +143,7 @@ def _weigher(alpha: float | Tensor, mapping: Mapping | None) -> Weigh:
     return lambda scores, visible: mapping(scores, mask=visible)
 
 
-def _read_text(text: str) -> Mapping:
+def read_text(text: str) -> Mapping:
     """``parse``, in a way that torch.compile can follow."""
     name, *values = _parts(text)
     return registry()[name](*values)

@@ -17,6 +17,8 @@ from parsimax._core.validation import transform_or_forward_mode, without_values
 from parsimax.mappings import Entmax, Mapping, Softmax, Sparsemax
 from parsimax.mappings.rowmap import fit, kernels_allowed
 
+from .choice import plain
+
 
 def kernel_alpha(
     q: Tensor,
@@ -60,6 +62,7 @@ def _alpha_of(alpha: float | Tensor, mapping: Mapping | None, heads: int) -> flo
     if isinstance(alpha, Tensor):
         one_a_head = alpha.ndim == 1 and alpha.shape[0] == heads and alpha.is_floating_point()
         return alpha if one_a_head and alpha.device.type == "cuda" else None
+    alpha = plain(alpha)
     return float(alpha) if 1.0 <= alpha < math.inf else None
 
 

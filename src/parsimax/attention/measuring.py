@@ -12,7 +12,9 @@ from parsimax._core.dtypes import exact_dtype, working
 from parsimax.mappings import Mapping, parse
 from parsimax.mappings.base import name_of
 
+from . import flash
 from .choice import DEFAULT_ALPHA, check_one_choice
+from .fused import kernel_alpha
 from .inputs import check_dtypes, check_flag, check_scale, check_size, scores_shape
 from .precision import autocast_inputs, without_autocast
 from .rowwise import read_rows
@@ -20,6 +22,8 @@ from .thresholds import THRESHOLDS
 from .tiled import Problem, known_lengths, tile_scores
 from .tiles import Tile
 from .visibility import Window, check_lengths, read_band, split_mask, within_lengths
+
+_SMALLEST_BLOCK = 16  # of queries and keys that kernels can count
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ def statistics(
     """How sparse the weights of ``px.attention`` are with the same arguments.
 
     The weights never exist all at once, so this can be asked of long sequences. There are no
-    gradients.
+    gradients. On a GPU, entmax goes through the kernels of ``px.attention`` if ``block_size`` is a
+    multiple of 16.
 
     Args:
         q: Queries (..., Hq, Lq, E).
@@ -120,6 +125,11 @@ def statistics(
         q = q * factor.to(q.dtype)
     q, k, _ = autocast_inputs(q, k, k)
     check_dtypes(q, k, k)
+    number = kernel_alpha(q, k, k, alpha, chosen, 0.0)
+    if number is not None and block_size % _SMALLEST_BLOCK == 0 and flash.fits(q, k, k):
+        seen = allowed if bias is None else bias
+        counts = flash.count(q, k, seen, band, key_lengths, number, scale, block_size)
+        return AttentionStatistics(*counts, block_size)
     known = read_rows(alpha, chosen, shape)
     if known is None:
         raise ValueError(

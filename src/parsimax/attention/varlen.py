@@ -10,10 +10,20 @@ from torch import Tensor
 
 from parsimax.mappings import Mapping
 
-from .choice import DEFAULT_ALPHA
-from .functional import attention
-from .inputs import check_tensor
-from .visibility import Window, fits
+from . import flash
+from .choice import DEFAULT_ALPHA, check_one_choice
+from .functional import attention, read_text
+from .fused import kernel_alpha
+from .inputs import (
+    check_dropout,
+    check_flag,
+    check_scale,
+    check_size,
+    check_tensor,
+    scores_shape,
+)
+from .precision import autocast_inputs
+from .visibility import Band, Window, fits, read_band
 
 
 def packed(
@@ -31,6 +41,8 @@ def packed(
     mapping: Mapping | str | None = None,
     causal_align: str = "top-left",
     window: Window = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
 ) -> Tensor:
     """``px.attention`` of each of several sequences, packed into one without padding.
 
@@ -53,6 +65,12 @@ def packed(
         mapping: Any mapping, or its text, instead of alpha.
         causal_align: Where queries stand if a sequence has more keys than queries, or fewer.
         window: How far a query sees to the left and to the right of its position.
+        max_seqlen_q: No sequence has more queries. On a GPU, kernels have to know it and
+            ``max_seqlen_k`` before they start; without them the host reads the starts once, for
+            which it waits, but for inside of torch.compile and CUDA graphs, where more memory is
+            set aside instead. With them nothing is read, and if the starts cannot be or a sequence
+            is longer, the result is NaN.
+        max_seqlen_k: The same of the keys; ``None`` with ``cu_seqlens_k=None`` is as for queries.
 
     Returns:
         (total, Hq, Ev), in the dtype of q.
@@ -63,32 +81,42 @@ def packed(
     >>> px.attention.packed(q, k, v, starts, is_causal=True).shape
     torch.Size([7, 2, 4])
     """
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        check_tensor(name, x)
-        if x.ndim != 3:
-            raise ValueError(
-                f"{name} must have three dimensions (total, heads, size), got shape "
-                f"{tuple(x.shape)}"
-            )
-    if k.shape[0] != v.shape[0]:
-        raise ValueError(
-            f"k and v must have the same total length, got {k.shape[0]} keys in k "
-            f"{tuple(k.shape)} and {v.shape[0]} values in v {tuple(v.shape)}"
-        )
-    queries = read_starts(cu_seqlens_q, "cu_seqlens_q", q, "q")
-    keys = queries
-    if cu_seqlens_k is not None:
-        keys = read_starts(cu_seqlens_k, "cu_seqlens_k", k, "k")
-    elif q.shape[0] != k.shape[0]:
-        raise ValueError(
-            f"cu_seqlens_k must be given where q and k differ in total length, got {q.shape[0]} "
-            f"queries and {k.shape[0]} keys"
-        )
-    if len(queries) != len(keys):
+    _check_tensors(q, k, v, cu_seqlens_k)
+    check_starts(cu_seqlens_q, "cu_seqlens_q")
+    if cu_seqlens_k is None:
+        cu_seqlens_k = cu_seqlens_q
+        max_seqlen_k = max_seqlen_q if max_seqlen_k is None else max_seqlen_k
+    check_starts(cu_seqlens_k, "cu_seqlens_k")
+    if cu_seqlens_q.shape != cu_seqlens_k.shape:
         raise ValueError(
             "cu_seqlens_q and cu_seqlens_k must be of as many sequences, got "
-            f"{len(queries)} and {len(keys)}"
+            f"{cu_seqlens_q.shape[0] - 1} and {cu_seqlens_k.shape[0] - 1}"
         )
+    limits = [
+        None if size is None else check_size(size, name)
+        for size, name in ((max_seqlen_q, "max_seqlen_q"), (max_seqlen_k, "max_seqlen_k"))
+    ]
+    check_one_choice(alpha, mapping)
+    lower = autocast_inputs(q, k, v)
+    known = _kernel_alpha(*lower, alpha, mapping, check_dropout(dropout_p, "dropout_p"))
+    if known is not None:
+        heads_first = [x.transpose(0, 1) for x in lower]
+        enable_gqa = check_flag(enable_gqa, "enable_gqa")
+        shape = scores_shape(heads_first[0], heads_first[1], heads_first[2], enable_gqa)
+        band = read_band(shape, check_flag(is_causal, "is_causal"), causal_align, window)
+        starts = (cu_seqlens_q, cu_seqlens_k)
+        longest = _longest(starts, limits, (q, k))
+        return flash.packed_attention(
+            *lower,
+            (starts[0].to(q.device), starts[1].to(q.device)),
+            longest,
+            Band(band.left, band.right),
+            causal_align == "bottom-right",
+            known,
+            check_scale(scale, q.shape[-1]),
+        )
+    queries = read_starts(cu_seqlens_q, "cu_seqlens_q", q, "q", limits[0])
+    keys = read_starts(cu_seqlens_k, "cu_seqlens_k", k, "k", limits[1])
     alphas = _alphas(alpha, q, queries)
     qs, ks, vs = _sequences(q, queries), _sequences(k, keys), _sequences(v, keys)
     out = [
@@ -111,8 +139,61 @@ def packed(
     return torch.cat(out) if out else q.new_zeros(0, q.shape[1], v.shape[2])
 
 
-def read_starts(starts: object, name: str, x: Tensor, of: str) -> list[int]:
-    """The lengths of the sequences; on a GPU this waits for their values."""
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_k: Tensor | None) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, x)
+        if x.ndim != 3:
+            raise ValueError(
+                f"{name} must have three dimensions (total, heads, size), got shape "
+                f"{tuple(x.shape)}"
+            )
+    if k.shape[0] != v.shape[0]:
+        raise ValueError(
+            f"k and v must have the same total length, got {k.shape[0]} keys in k "
+            f"{tuple(k.shape)} and {v.shape[0]} values in v {tuple(v.shape)}"
+        )
+    if cu_seqlens_k is None and q.shape[0] != k.shape[0]:
+        raise ValueError(
+            f"cu_seqlens_k must be given where q and k differ in total length, got {q.shape[0]} "
+            f"queries and {k.shape[0]} keys"
+        )
+
+
+def _kernel_alpha(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    alpha: float | Tensor,
+    mapping: Mapping | str | None,
+    dropout_p: float,
+) -> float | Tensor | None:
+    """The alpha to call the kernels with, or None if sequences must go one by one."""
+    items = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
+    chosen = read_text(mapping) if isinstance(mapping, str) else mapping
+    known = kernel_alpha(items[0], items[1], items[2], alpha, chosen, dropout_p)
+    return known if known is not None and flash.fits(items[0], items[1], items[2]) else None
+
+
+def _longest(
+    starts: tuple[Tensor, Tensor], limits: Sequence[int | None], inputs: tuple[Tensor, Tensor]
+) -> tuple[int, int]:
+    """The most queries and keys of a sequence, or a bound of them."""
+    found: list[int] = []
+    # neither may wait for the values of a tensor
+    blind = torch.compiler.is_compiling() or (
+        starts[0].is_cuda and torch.cuda.is_current_stream_capturing()
+    )
+    for place, limit, x, name in zip(starts, limits, inputs, ("q", "k"), strict=True):
+        if limit is None and found and starts[0] is starts[1] and x.shape[0] == inputs[0].shape[0]:
+            limit = found[0]  # read once
+        elif limit is None and not blind:
+            limit = max(read_starts(place, f"cu_seqlens_{name}", x, name), default=0)
+        found.append(x.shape[0] if limit is None else limit)
+    return found[0], found[1]
+
+
+def check_starts(starts: object, name: str) -> None:
+    """All but the values."""
     if not isinstance(starts, Tensor):
         raise TypeError(f"{name} must be a tensor of integers, got {type(starts).__name__}")
     if starts.dtype == torch.bool or starts.is_floating_point() or starts.is_complex():
@@ -121,6 +202,12 @@ def read_starts(starts: object, name: str, x: Tensor, of: str) -> list[int]:
         raise ValueError(
             f"{name} must have shape (number of sequences + 1,), got {tuple(starts.shape)}"
         )
+
+
+def read_starts(
+    starts: Tensor, name: str, x: Tensor, of: str, limit: int | None = None
+) -> list[int]:
+    """The lengths of the sequences; on a GPU this waits for their values."""
     places: list[int] = starts.tolist()
     if places[0] != 0:
         raise ValueError(f"{name} must begin with 0, got {places[0]}")
@@ -133,6 +220,12 @@ def read_starts(starts: object, name: str, x: Tensor, of: str) -> list[int]:
     if places[-1] != x.shape[0]:
         raise ValueError(
             f"{name} must end with the total length of {of}, {x.shape[0]}, got {places[-1]}"
+        )
+    longest = max(lengths, default=0)
+    if limit is not None and longest > limit:
+        raise ValueError(
+            f"max_seqlen_{of} must be at least the length of the longest sequence, {longest}, got "
+            f"{limit}"
         )
     return lengths
 

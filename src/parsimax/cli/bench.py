@@ -115,6 +115,9 @@ def attention(
     causal: Annotated[
         bool | None, Parameter(help="Only causal attention, or only the other; both by default.")
     ] = None,
+    decode: Annotated[
+        bool, Parameter(help="One new query against a cache of so many keys, instead.")
+    ] = False,
     only: Annotated[
         tuple[str, ...], _many, Parameter(help="Parts of the names of those who take part.")
     ] = (),
@@ -124,22 +127,25 @@ def attention(
     """Time attention, forward and forward+backward, beside dense softmax and adasplash.
 
     What is wrong by float64, on fewer tokens and on some rows of the problem itself, is not timed.
+    With --decode: a step of decoding, beside all backends of torch's softmax.
     """
     _check_positive(repeats=repeats)
     for count in (*tokens, *sizes):
         _check_positive(tokens_or_sizes=count)
     if any(not 0 <= share < 1 for share in empty):
         raise ValueError(f"empty: expected shares from 0 to below 1, got {list(empty)}")
-    bench = importlib.import_module("parsimax.bench.attention")
+    if decode and causal is not None:
+        raise ValueError("causal: a new query sees all that is in the cache; leave it out")
+    bench = importlib.import_module(f"parsimax.bench.{'decoding' if decode else 'attention'}")
     todo = bench.plan(
         device=device,
         dtype=dtype,
         tokens=tokens,
         sizes=sizes,
         empty=empty,
-        causal=causal,
         only=only,
         repeats=repeats,
+        **({} if decode else {"causal": causal}),
     )
     status: int | None = bench.main(todo, out)
     return status
@@ -217,14 +223,16 @@ def structured(
 
 @app.command
 def plot(
-    results: Annotated[Path, Parameter(help="Results of bench rows on a GPU.")],
+    results: Annotated[
+        Path, Parameter(help="Results of bench rows on a GPU, or of bench attention.")
+    ],
     /,
     *,
     out: Annotated[
         Path | None, Parameter(help="File for the picture; its ending says which kind.")
     ] = None,
 ) -> None:
-    """Draw results as multiples of the memory floor, one panel for each shape, dtype and pass."""
+    """Draw results: of rows as multiples of the memory floor, of attention of softmax's time."""
     bench = importlib.import_module("parsimax.bench.plot")
     picture = bench.write(results, out)
     print(f"written to {picture}")

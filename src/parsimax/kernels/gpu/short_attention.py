@@ -365,6 +365,7 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and 0 < k.shape[2] <= MOST_KEYS
         and q.numel() > 0
         and v.numel() > 0
+        and q.shape[1] % k.shape[1] == 0  # one head of queries may broadcast to many of keys
         and max(q.shape[3], v.shape[3]) <= LARGEST_HEAD
     )
 

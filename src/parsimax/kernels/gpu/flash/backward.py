@@ -10,8 +10,20 @@ from parsimax.kernels.gpu.entmax_backward import _direct
 from parsimax.kernels.gpu.newton import NEAR_ONE, POWER
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import load_rows, product, tile_scores, unit, whole_blocks, wide
-from .weights import line, shares
+from .blocks import (
+    FOLDED,
+    fold,
+    load_rows,
+    numbers_of,
+    product,
+    rows_of,
+    tile_scores,
+    unit,
+    whole_blocks,
+    wide,
+)
+from .sequences import sequence
+from .weights import boost, line, shares
 
 _LN2 = tl.constexpr(0.6931471805599453)
 
@@ -49,7 +61,7 @@ def _query_sums(
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     gq = tl.zeros([ROWS, SIZE], tl.float32)
-    changes = tl.zeros([ROWS], tl.float32)
+    changes = tl.zeros([ROWS, FOLDED], tl.float32)
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -70,8 +82,8 @@ def _query_sums(
         gq += product(gs.to(k.dtype), k)
         if WANT:
             change = _change(p, u, log, beta, inverse_square, ROUGH)
-            changes += tl.sum(tl.where(p > 0.0, centred * change, 0.0), 1)
-    return gq, changes
+            changes += fold(tl.where(p > 0.0, centred * change, 0.0), ROWS, COLUMNS)
+    return gq, tl.sum(changes, 1)
 
 
 @quick
@@ -85,16 +97,22 @@ def query_kernel(
     seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Also <dO, w>, one value a query, for the other kernel."""
-    row_block = row_blocks - 1 - tl.program_id(0)
+    place = row_blocks - 1 - tl.program_id(0)
     item_head = tl.program_id(1)
     item, head = item_head // heads, item_head % heads
+    row_block, q_at, k_at = place, item, item
+    if PACKED:
+        row_block, q_at, queries, k_at, _all, keys, offset, _low = sequence(
+            lengths_ptr, place, PACKED
+        )
     rows = row_block * ROWS + tl.arange(0, ROWS)
-    row = wide(item_head) * queries + rows
+    start = numbers_of(item_head, q_at, head, heads, queries, PACKED)
+    row = start + rows
     all_keys = keys
     if LENGTHS:
         keys = tl.minimum(tl.load(lengths_ptr + item), keys)
@@ -102,17 +120,18 @@ def query_kernel(
     if TENSOR:
         beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
     q = load_rows(
-        q_ptr + wide(item) * q_item + wide(head) * q_head,
+        q_ptr + wide(q_at) * q_item + wide(head) * q_head,
         rows, q_row, queries, size, WHOLE, SIZE,
     )  # fmt: skip
-    k_here = k_ptr + wide(item) * k_item + wide(head // group) * k_head
-    v_here = v_ptr + wide(item) * v_item + wide(head // group) * v_head
+    k_here = k_ptr + wide(k_at) * k_item + wide(head // group) * k_head
+    v_here = v_ptr + wide(k_at) * v_item + wide(head // group) * v_head
     seen_here = seen_ptr
     if MASK > 0:
         seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
-    start = wide(item_head) * queries * value_size
-    g = load_rows(g_ptr + start, rows, value_size, queries, value_size, WHOLE, VALUES)
-    mean = load_rows(mean_ptr + start, rows, value_size, queries, value_size, WHOLE, VALUES)
+    first, step = rows_of(start, q_at, head, heads, PACKED)
+    place_of_g, g_row = first * value_size, step * value_size
+    g = load_rows(g_ptr + place_of_g, rows, g_row, queries, value_size, WHOLE, VALUES)
+    mean = load_rows(mean_ptr + place_of_g, rows, g_row, queries, value_size, WHOLE, VALUES)
     against = tl.sum(g.to(tl.float32) * mean, 1)
     tl.store(against_ptr + row, against, mask=rows < queries)
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
@@ -122,7 +141,7 @@ def query_kernel(
     inner, outer = whole_blocks(
         row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
     )
-    line_of_map = wide(item_head) * row_blocks + row_block
+    line_of_map = wide(item_head) * row_blocks + place
     count = tl.load(count_ptr + line_of_map)
     list_here = list_ptr + line_of_map * key_blocks
     gq, changes = _query_sums(
@@ -138,7 +157,7 @@ def query_kernel(
     fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
     gq = gq * scale + fill[:, None]
     tl.store(
-        gq_ptr + row[:, None] * size + parts[None, :],
+        gq_ptr + (first + rows * step)[:, None] * size + parts[None, :],
         rounded(gq, gq_ptr.dtype.element_ty), mask=inside,
     )  # fmt: skip
     if WANT:
@@ -147,8 +166,8 @@ def query_kernel(
 
 @triton.jit
 def _key_sums(
-    gk, gv, k, v, block, columns, q_ptr, g_ptr, q_row, top_ptr, x_ptr, against_ptr, beta, scale,
-    list_ptr, count, offset, queries, keys, left, right, size, value_size,
+    gk, gv, k, v, block, columns, q_ptr, g_ptr, q_row, g_row, top_ptr, x_ptr, against_ptr,
+    beta, scale, list_ptr, count, offset, queries, keys, left, right, size, value_size,
     seen_ptr, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
@@ -164,7 +183,7 @@ def _key_sums(
         row_block = tl.load(list_ptr + index).to(tl.int32)
         rows = row_block * ROWS + tl.arange(0, ROWS)
         q = load_rows(q_ptr, rows, q_row, queries, size, WHOLE, SIZE)
-        g = load_rows(g_ptr, rows, value_size, queries, value_size, WHOLE, VALUES)
+        g = load_rows(g_ptr, rows, g_row, queries, value_size, WHOLE, VALUES)
         top = tl.load(top_ptr + rows, mask=rows < queries, other=0.0)
         x = tl.load(x_ptr + rows, mask=rows < queries, other=0.0)
         against = tl.load(against_ptr + rows, mask=rows < queries, other=0.0)
@@ -178,7 +197,7 @@ def _key_sums(
         )  # fmt: skip
         a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
         p, u, _log = shares(tl.fma(s, a, b[None, :]), beta, gamma, KIND, NEAR, ROUGH)
-        gv += product(p.to(g.dtype), g)
+        gv += product((p * boost(g.dtype)).to(g.dtype), g)
         centred = product(v, tl.trans(g)) - against[None, :]
         gk += product((u * centred).to(q.dtype), q)
     return gk, gv
@@ -194,25 +213,29 @@ def key_kernel(
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
     seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """One block of keys of one *key* head: the query heads that share it add up here."""
-    block = tl.program_id(0)
+    place = tl.program_id(0)
     item_head = tl.program_id(1)
     key_heads = heads // group
     item, key_head = item_head // key_heads, item_head % key_heads
+    block, q_at, k_at, all_keys = place, item, item, keys
+    if PACKED:
+        block, q_at, queries, k_at, all_keys, keys, offset, _low = sequence(
+            lengths_ptr, place, PACKED
+        )
     columns = block * COLUMNS + tl.arange(0, COLUMNS)
-    all_keys = keys
     if LENGTHS:
         keys = tl.minimum(tl.load(lengths_ptr + item), keys)
     k = load_rows(
-        k_ptr + wide(item) * k_item + wide(key_head) * k_head,
+        k_ptr + wide(k_at) * k_item + wide(key_head) * k_head,
         columns, k_row, keys, size, WHOLE, SIZE,
     )  # fmt: skip
     v = load_rows(
-        v_ptr + wide(item) * v_item + wide(key_head) * v_head,
+        v_ptr + wide(k_at) * v_item + wide(key_head) * v_head,
         columns, v_row, keys, value_size, WHOLE, VALUES,
     )  # fmt: skip
     gk = tl.zeros([COLUMNS, SIZE], tl.float32)
@@ -223,24 +246,28 @@ def key_kernel(
         if TENSOR:
             beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
         query_head = wide(item) * heads + head
-        start = query_head * queries
-        q_here = q_ptr + wide(item) * q_item + wide(head) * q_head
-        g_here = g_ptr + start * value_size
+        start = numbers_of(query_head, q_at, head, heads, queries, PACKED)
+        q_here = q_ptr + wide(q_at) * q_item + wide(head) * q_head
+        first, step = rows_of(start, q_at, head, heads, PACKED)
+        g_here = g_ptr + first * value_size
         seen_here = seen_ptr
         if MASK > 0:
             seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
-        line_of_map = query_head * key_blocks + block
+        line_of_map = query_head * key_blocks + place
         count = tl.load(count_ptr + line_of_map)
         list_here = list_ptr + line_of_map * row_blocks
         gk, gv = _key_sums(
-            gk, gv, k, v, block, columns, q_here, g_here, q_row,
+            gk, gv, k, v, block, columns, q_here, g_here, q_row, step * value_size,
             top_ptr + start, x_ptr + start, against_ptr + start, beta, scale,
             list_here, count, offset, queries, keys, left, right, size, value_size,
             seen_here, seen_row, seen_column, KIND, NEAR, ROUGH,
             CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
         )  # fmt: skip
     parts, values = tl.arange(0, SIZE), tl.arange(0, VALUES)
-    row = wide(item_head) * all_keys + columns
+    first_key, key_step = rows_of(
+        wide(item_head) * all_keys, k_at, key_head, key_heads, PACKED
+    )  # fmt: skip
+    row = first_key + columns * key_step
     tl.store(
         gk_ptr + row[:, None] * size + parts[None, :],
         rounded(gk * scale, gk_ptr.dtype.element_ty),
@@ -248,6 +275,6 @@ def key_kernel(
     )  # fmt: skip
     tl.store(
         gv_ptr + row[:, None] * value_size + values[None, :],
-        rounded(gv, gv_ptr.dtype.element_ty),
+        rounded(gv * (1.0 / boost(v.dtype)), gv_ptr.dtype.element_ty),
         mask=(columns < all_keys)[:, None] & (values < value_size)[None, :],
     )  # fmt: skip

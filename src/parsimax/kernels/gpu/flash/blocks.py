@@ -10,11 +10,34 @@ import triton.language as tl
 
 from parsimax.kernels.gpu.approx import INTERPRETED
 
+FOLDED = tl.constexpr(8)  # columns after which a product's layout begins again with the same thread
+
 
 @triton.jit
 def wide(x):
     """An index as a 64-bit number; in the interpreter, that of a loop is a plain int."""
     return tl.full([], 0, tl.int64) + x
+
+
+@triton.jit
+def numbers_of(item_head, at, head, heads, count, PACKED: tl.constexpr):
+    """Where the numbers of a head's queries begin: (items, heads, queries).
+
+    Of packed sequences, each has (heads, its queries), and ``at`` is its first query.
+    """
+    if PACKED:
+        return wide(at) * heads + wide(head) * count
+    else:
+        return wide(item_head) * count
+
+
+@triton.jit
+def rows_of(start, at, head, heads, PACKED: tl.constexpr):
+    """(first, step) of the rows of a head in a result: (items, heads, rows), or (rows, heads)."""
+    if PACKED:
+        return wide(at) * heads + head, heads
+    else:
+        return start, 1
 
 
 @triton.jit
@@ -24,6 +47,15 @@ def product(a, b):
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
     else:
         return tl.dot(a, b, input_precision="tf32x3")
+
+
+@triton.jit
+def fold(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sums over those columns of a tile of scores that a thread has itself: (ROWS, FOLDED).
+
+    What is left is added up once, after the last tile, and not between threads for each.
+    """
+    return tl.sum(tl.reshape(x, [ROWS, COLUMNS // FOLDED, FOLDED]), 1)
 
 
 @triton.jit
@@ -139,3 +171,19 @@ def whole_blocks(row_block, offset, queries, keys, left, right, CAUSAL: tl.const
         first, first + ROWS - 1, offset, keys, left, right, CAUSAL, COLUMNS
     )  # fmt: skip
     return inner, tl.where(first + ROWS <= queries, outer, inner)
+
+
+@triton.jit
+def block_scores(
+    q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
+    seen_ptr, seen_row, seen_column, inner, outer,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, EDGE: tl.constexpr,
+    COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """(rows, COLUMNS) of one block of keys; hidden ones are -inf."""
+    columns = block * COLUMNS + tl.arange(0, COLUMNS)
+    k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
+    return tile_scores(
+        product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
+        offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK, EDGE,
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,23 +13,30 @@ from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER
 from parsimax.kernels.gpu.sizes import pieces, power_of_two
 
 from .backward import key_kernel, query_kernel
+from .counting import count_kernel
 from .lists import compact
 from .output import output_kernel
+from .sequences import FIELDS, tables_kernel
 from .threshold import threshold_kernel
+from .tops import tops_kernel
 from .weights import ANY, STEEP
 
 UNLIMITED = 1 << 30
+_EXACTLY = (1e-6, 1e-6)  # surplus of mass that float32 can just tell
 _MANY = 32  # blocks whose largest scores are looked at together
+# largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
+_TOGETHER = 528
+_SCRATCH = 1 << 28
 
 
 class First(NamedTuple):
-    """The same for the first kernel, which reads every key and so gains from tall tiles."""
+    """The same for the first kernel; multiples of those of :class:`Tiles`."""
 
-    rows: int = 64
-    warps: int = 4
+    rows: int = 128
+    columns: int = 128
+    warps: int = 8
     stages: int = 3
-    programs: int = 528  # which go on from tile to tile
-    registers: int | None = 128  # that a thread may have
+    registers: int | None = 128
 
 
 class Tiles(NamedTuple):
@@ -39,6 +47,7 @@ class Tiles(NamedTuple):
     warps: int = 4
     stages: int = 3
     first: First = First()
+    registers: int | None = 128  # that a thread may have which looks for a threshold
 
 
 _TILES = Tiles()
@@ -52,8 +61,27 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
     if width <= 256:
         return Tiles(stages=2, first=First(stages=2))
     if width <= 512:
-        return Tiles(columns=32, stages=1, first=First(stages=1, registers=None))
-    return Tiles(32, 16, stages=1, first=First(32, stages=1, registers=None))
+        return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None)
+    return Tiles(32, 16, 4, 1, First(32, 16, 4, 1, None), None)
+
+
+class Packed(NamedTuple):
+    """Sequences one after the other, (1, H, all queries, E), and where each begins and ends.
+
+    Args:
+        q_starts: Integers (sequences + 1,) from 0 to all queries.
+        k_starts: The same of the keys.
+        most_queries: No sequence has more.
+        most_keys: The same of the keys.
+        bottom_right: The last query of a sequence stands at its last key, not the first at the
+            first.
+    """
+
+    q_starts: Tensor
+    k_starts: Tensor
+    most_queries: int
+    most_keys: int
+    bottom_right: bool
 
 
 @dataclass(frozen=True)
@@ -66,6 +94,8 @@ class Problem:
         band: How far before and after its position a query sees; None is without limit.
         offset: The key at which the first query stands.
         lengths: (B,) of the keys.
+        packed: Of sequences; these have neither ``seen`` nor ``lengths`` nor ``offset``. Results
+            and gradients then lie as (all queries, H, size).
     """
 
     q: Tensor
@@ -78,16 +108,41 @@ class Problem:
     offset: int = 0
     lengths: Tensor | None = None
     tiles: Tiles = _TILES
+    packed: Packed | None = None
 
     @property
     def row_blocks(self) -> int:
-        """Blocks of queries."""
-        return pieces(self.q.shape[2], self.tiles.rows)
+        """Blocks of queries; of packed sequences, of all of them."""
+        queries = self.q.shape[2]
+        if self.packed is None:
+            return pieces(queries, self.tiles.rows)
+        tall = self.tiles.first.rows
+        return _room(queries, self.packed.q_starts, tall) * (tall // self.tiles.rows)
 
     @property
     def key_blocks(self) -> int:
+        """Blocks of keys that a query may see; of packed sequences, of the longest."""
+        keys = self.k.shape[2] if self.packed is None else self.packed.most_keys
+        return pieces(keys, self.tiles.columns)
+
+    @property
+    def all_key_blocks(self) -> int:
         """Blocks of keys."""
-        return pieces(self.k.shape[2], self.tiles.columns)
+        if self.packed is None:
+            return self.key_blocks
+        return _room(self.k.shape[2], self.packed.k_starts, self.tiles.columns)
+
+    @property
+    def seeing_row_blocks(self) -> int:
+        """Blocks of queries that a key may be seen by."""
+        if self.packed is None:
+            return self.row_blocks
+        return pieces(self.packed.most_queries, self.tiles.rows)
+
+
+def _room(count: int, starts: Tensor, size: int) -> int:
+    """The most blocks of some size that sequences of so many rows together can have."""
+    return (count + (starts.shape[0] - 1) * (size - 1)) // size
 
 
 class Saved(NamedTuple):
@@ -124,6 +179,7 @@ def _options(p: Problem) -> dict[str, Any]:
         "CAUSAL": p.band is not None,
         "MASK": _mask_kind(p.seen),
         "LENGTHS": p.lengths is not None,
+        "PACKED": 0 if p.packed is None else 2 if p.packed.bottom_right else 1,
         "ROWS": p.tiles.rows,
         "COLUMNS": p.tiles.columns,
         "SIZE": size,
@@ -132,12 +188,13 @@ def _options(p: Problem) -> dict[str, Any]:
     }
 
 
-def _pointers(p: Problem) -> tuple[Tensor, Tensor, Tensor]:
-    """(mask, alphas, lengths); those that are not there are not read."""
+def _pointers(p: Problem, table: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(mask, alphas, lengths or the table of packed sequences); what is not there is not read."""
+    lengths = p.lengths if table is None else table
     return (
         p.q if p.seen is None else p.seen,
         p.alpha if isinstance(p.alpha, Tensor) else p.q,
-        p.q if p.lengths is None else p.lengths,
+        p.q if lengths is None else lengths,
     )
 
 
@@ -151,14 +208,40 @@ def _band(p: Problem) -> tuple[int, int, int]:
 
 def _strides(p: Problem) -> tuple[int, ...]:
     seen = (0, 0, 0, 0) if p.seen is None else p.seen.stride()
-    return (*p.q.stride()[:3], *p.k.stride()[:3], *p.v.stride()[:3], *seen)
+    strides = [x.stride()[:3] for x in (p.q, p.k, p.v)]
+    if p.packed is not None:  # an item is counted by its first row
+        strides = [(row, head, row) for _, head, row in strides]
+    return (*strides[0], *strides[1], *strides[2], *seen)
 
 
 def _all_sizes(p: Problem) -> tuple[int, ...]:
     heads = p.q.shape[1]
     group = heads // p.k.shape[1]
     lengths = (p.q.shape[2], p.k.shape[2], p.q.shape[3], p.v.shape[3])
-    return (heads, group, *lengths, p.row_blocks, p.key_blocks)
+    return (heads, group, *lengths)
+
+
+def _tables(p: Problem) -> tuple[Tensor, Tensor]:
+    """Of packed sequences, where the one of each block of queries lies, and of each of keys."""
+    assert p.packed is not None
+    starts = p.packed.q_starts, p.packed.k_starts
+    rows = p.q.new_empty(p.row_blocks, FIELDS, dtype=torch.int32)
+    columns = p.q.new_empty(p.all_key_blocks, FIELDS, dtype=torch.int32)
+    items = starts[0].shape[0] - 1
+    tables_kernel[(items,)](
+        *starts, rows, columns, items, p.q.shape[2], p.k.shape[2],
+        p.packed.most_queries, p.packed.most_keys, p.row_blocks, p.all_key_blocks,
+        ROWS=p.tiles.rows, TALL=p.tiles.first.rows, COLUMNS=p.tiles.columns, MANY=64,
+    )  # fmt: skip
+    return rows, columns
+
+
+def results(p: Problem, like: Tensor, size: int) -> Tensor:
+    """Room for a result of as many heads and rows."""
+    items, heads, rows = like.shape[:3]
+    if p.packed is None:
+        return like.new_empty(items, heads, rows, size)
+    return like.new_empty(items, rows, heads, size).transpose(1, 2)
 
 
 def _rough(p: Problem) -> bool:
@@ -166,71 +249,98 @@ def _rough(p: Problem) -> bool:
     return p.q.dtype != torch.float32
 
 
-def _enough(p: Problem, train: bool) -> float:
-    """Surplus of mass at which one more step is the last: it leaves about its square.
+def _enough(p: Problem, train: bool) -> tuple[float, float]:
+    """Twice the surplus of mass that the last step may leave; the second for alpha above 1.55.
 
-    In training the output takes another, which for numbers of 16 bits saves a sweep.
+    In training the output takes another step, so that for numbers of 16 bits a sweep is saved; but
+    w, the mean of the values, is added up before it, and moves the more the steeper weights rise
+    from zero.
     """
     if not _rough(p):
-        return 2e-3
-    return 0.1 if train else 3e-2
+        return 1e-6, 1e-6
+    if p.q.dtype == torch.bfloat16:
+        return (3e-2, 6e-3) if train else (4e-3, 4e-3)
+    return (2e-4, 1e-5) if train else (4e-4, 4e-4)
 
 
-def thresholds(p: Problem, train: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """(largest score, unknown) of every query, and the map of live blocks."""
+class Thresholds(NamedTuple):
+    """Of every query; and the live blocks of each block of queries, as a map and as lists."""
+
+    top: Tensor
+    x: Tensor
+    live: Tensor  # (B, H, row blocks, key blocks)
+    places: Tensor  # the same
+    counts: Tensor  # (B, H, row blocks)
+
+
+def thresholds(p: Problem, enough: tuple[float, float], table: Tensor | None = None) -> Thresholds:
+    """Where weights begin, and which blocks of keys have any; the table is of packed sequences."""
     items, heads, queries, size = p.q.shape
-    first = p.tiles.first
+    first, rows = p.tiles.first, p.tiles.rows
     top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
     live = p.q.new_empty(items, heads, p.row_blocks, p.key_blocks, dtype=torch.int8)
-    tall_blocks = pieces(queries, first.rows)
-    tiles = items * heads * tall_blocks
-    programs = min(tiles, first.programs)
-    scratch = p.q.new_empty(programs, p.key_blocks, first.rows + 1, dtype=torch.float32)
-    seen, alphas, lengths = _pointers(p)
+    tall_blocks, grains = pieces(p.row_blocks * rows, first.rows), first.rows // rows
+    tall = items * heads * tall_blocks
+    chunk = min(tall, max(_TOGETHER, _SCRATCH // (4 * p.key_blocks * first.rows)))
+    tops = p.q.new_empty(chunk, grains, p.key_blocks, rows, dtype=torch.float32)
+    places = torch.empty_like(live, dtype=torch.int16)
+    counts = live.new_empty(items, heads, p.row_blocks, dtype=torch.int32)
+    seen, alphas, lengths = _pointers(p, table)
     strides = _strides(p)
-    options = _options(p)
-    options |= {"ROWS": first.rows, "num_warps": first.warps, "num_stages": first.stages}
-    threshold_kernel[(programs,)](
-        p.q, p.k, seen, alphas, lengths, top, x, live, scratch,
-        p.scale, _value(p), _enough(p, train), heads, heads // p.k.shape[1], queries, p.k.shape[2],
-        size, tiles, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
-        **options, GRAIN=p.tiles.rows, WHOLE=options["SIZE"] == size,
-        MANY=_MANY, maxnreg=first.registers,
-    )  # fmt: skip
-    return top, x, live
+    strides = (*strides[:6], *strides[9:])
+    group, keys, options = heads // p.k.shape[1], p.k.shape[2], _options(p)
+    options["WHOLE"] = options["SIZE"] == size
+    names = ("CAUSAL", "MASK", "LENGTHS", "PACKED", "COLUMNS", "WHOLE", "SIZE")
+    wide = {name: options[name] for name in names} | {
+        "ROWS": first.rows, "GRAIN": rows, "WIDE": first.columns,
+        "num_warps": first.warps, "num_stages": first.stages, "maxnreg": first.registers,
+    }  # fmt: skip
+    for tile in range(0, tall, chunk):
+        count = min(chunk, tall - tile)
+        tops_kernel[(count,)](
+            p.q, p.k, seen, lengths, top, tops, p.scale, heads, group, queries, keys, size,
+            tile, tall_blocks, p.key_blocks, *_band(p), *strides, **wide,
+        )  # fmt: skip
+        threshold_kernel[(count * grains,)](
+            p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
+            p.scale, _value(p), *enough, heads, group, queries, keys, size,
+            tile, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides,
+            **options, GRAINS=grains, MANY=_MANY, maxnreg=p.tiles.registers,
+        )  # fmt: skip
+    return Thresholds(top, x, live, places, counts)
 
 
-def lists(live: Tensor, of_keys: bool) -> tuple[Tensor, Tensor]:
-    """(places, counts) of the live blocks in each row of the map, or in each column."""
+def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(places, counts) of the live blocks of queries of each block of keys."""
     items, heads, rows, columns = live.shape
-    lines, length = (columns, rows) if of_keys else (rows, columns)
+    lines, length = p.all_key_blocks, p.seeing_row_blocks
     places = live.new_empty(items, heads, lines, length, dtype=torch.int16)
     counts = live.new_empty(items, heads, lines, dtype=torch.int32)
-    steps = (1, columns) if of_keys else (columns, 1)
     compact[(lines, items * heads)](
-        live, places, counts, lines, length, *steps, MANY=min(256, power_of_two(length))
-    )
+        live, places, counts, live if table is None else table, lines, length, rows, columns,
+        PACKED=table is not None, ROWS=p.tiles.rows, MANY=min(256, power_of_two(length)),
+    )  # fmt: skip
     return places, counts
 
 
 def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
-    items, heads, queries, size = p.q.shape
-    top, x, live = thresholds(p, train)
-    row_lists = lists(live, of_keys=False)
+    items, heads, _, size = p.q.shape
+    table = None if p.packed is None else _tables(p)[0]
+    top, x, live, *row_lists = thresholds(p, _enough(p, train), table)
     value_size = p.v.shape[3]
-    out = p.q.new_empty(items, heads, queries, value_size)
+    out = results(p, p.q, value_size)
     # not rounded to half: gradients are differences to it
     mean = torch.empty_like(out, dtype=torch.float32) if train else out
-    seen, alphas, lengths = _pointers(p)
+    seen, alphas, lengths = _pointers(p, table)
     options, values = _options(p), max(16, power_of_two(value_size))
     whole = options["SIZE"] == size and values == value_size
     output_kernel[(p.row_blocks, items * heads)](
         p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
-        p.scale, _value(p), *_all_sizes(p), *_band(p), *_strides(p),
+        p.scale, _value(p), *_all_sizes(p), p.row_blocks, p.key_blocks, *_band(p), *_strides(p),
         **options, TRAIN=train, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
     )  # fmt: skip
-    return out, Saved(top, x, live, row_lists, mean)
+    return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
 
 
 class Gradients(NamedTuple):
@@ -248,29 +358,68 @@ def backward(
 ) -> Gradients:
     """All gradients; that of the scores has a number for each query and key."""
     items, heads, queries, size = p.q.shape
-    g = g.contiguous()
+    g = g.contiguous() if p.packed is None else g.transpose(1, 2).contiguous().transpose(1, 2)
     value_size = p.v.shape[3]
-    gq = torch.empty(p.q.shape, dtype=p.q.dtype, device=p.q.device)
-    gk = torch.empty(p.k.shape, dtype=p.k.dtype, device=p.k.device)
-    gv = torch.empty(p.v.shape, dtype=p.v.dtype, device=p.v.device)
+    gq, gk = (results(p, x, size) for x in (p.q, p.k))
+    gv = results(p, p.v, value_size)
+    table, of_keys = (None, None) if p.packed is None else _tables(p)
     against = torch.empty_like(saved.top)
     change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
     gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
-    seen, alphas, lengths = _pointers(p)
+    seen, alphas, lengths = _pointers(p, table)
     options, values = _options(p), max(16, power_of_two(value_size))
     options |= {"ROUGH": _rough(p), "VALUES": values}
     options["WHOLE"] = options["SIZE"] == size and values == value_size
-    numbers = (p.scale, _value(p), *_all_sizes(p), *_band(p), *_strides(p))
+    numbers = (p.scale, _value(p), *_all_sizes(p), p.row_blocks, p.key_blocks)
+    places = (*_band(p), *_strides(p))
     query_kernel[(p.row_blocks, items * heads)](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
-        g, saved.mean, gq, against, change, gs, *numbers,
+        g, saved.mean, gq, against, change, gs, *numbers, *places,
         **options, WANT=want_alpha, WANT_SCORES=want_scores,
     )  # fmt: skip
-    key_lists = lists(saved.live, of_keys=True)
-    key_kernel[(p.key_blocks, items * p.k.shape[1])](
-        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *key_lists,
-        g, against, gk, gv, *numbers, **options,
+    numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
+    seen, alphas, lengths = _pointers(p, of_keys)
+    key_kernel[(p.all_key_blocks, items * p.k.shape[1])](
+        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x,
+        *key_lists(p, saved.live, of_keys), g, against, gk, gv, *numbers, *places, **options,
     )  # fmt: skip
     return Gradients(
         gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None
+    )
+
+
+class Counts(NamedTuple):
+    """Of each query (B, H, Lq), and of each block of them."""
+
+    tau: Tensor
+    threshold: Tensor
+    support: Tensor
+    visible: Tensor
+    live_blocks: Tensor
+    visible_blocks: Tensor
+
+
+def count(p: Problem, block: int) -> Counts:
+    """What is visible and what has weight; ``block`` is a multiple of 16."""
+    items, heads, queries, size = p.q.shape
+    keys = p.k.shape[2]
+    top, x, live, _, _ = thresholds(p, _EXACTLY)
+    side = math.gcd(block, p.tiles.rows, p.tiles.columns)
+    blocks = pieces(queries, side), pieces(keys, side)
+    tau, low = torch.empty_like(top), torch.empty_like(top)
+    support, visible = (torch.empty_like(top, dtype=torch.int32) for _ in range(2))
+    touched = live.new_zeros(items, heads, *blocks)
+    strides, options = _strides(p), _options(p)
+    del options["PACKED"]
+    count_kernel[(blocks[0], items * heads)](
+        p.q, p.k, *_pointers(p, None), top, x, live, tau, low, support, visible, touched,
+        p.scale, _value(p), heads, heads // p.k.shape[1], queries, keys, size, *blocks,
+        p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
+        **options, SIDE=side, WHOLE=options["SIZE"] == size,
+    )  # fmt: skip
+    together = block // side
+    padded = torch.nn.functional.pad(touched, (0, -blocks[1] % together, 0, -blocks[0] % together))
+    groups = padded.unflatten(-1, (-1, together)).unflatten(-3, (-1, together)).amax((-1, -3))
+    return Counts(
+        tau, low, support.long(), visible.long(), (groups > 1).sum(-1), (groups > 0).sum(-1)
     )

@@ -17,8 +17,20 @@ from parsimax.kernels.gpu.approx import rounded
 from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER, move, newton
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import load_rows, product, tile_scores, unit, whole_blocks, wide
-from .weights import ANY, STEEP, line, shares
+from .blocks import (
+    FOLDED,
+    fold,
+    load_rows,
+    numbers_of,
+    product,
+    rows_of,
+    tile_scores,
+    unit,
+    whole_blocks,
+    wide,
+)
+from .sequences import sequence
+from .weights import ANY, STEEP, boost, line, shares
 
 
 @triton.jit
@@ -32,11 +44,12 @@ def _sums(
 ):  # fmt: skip
     """(values under p, values under u, mass of p, mass of u) over the listed blocks."""
     gamma = 1.0 / tl.maximum(beta, 1e-30)
+    factor = tl.where(beta <= 1.0, boost(q.dtype), 1.0)  # above alpha = 2 it is not bounded
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     out = tl.zeros([ROWS, VALUES], tl.float32)
     mean = tl.zeros([ROWS, VALUES], tl.float32)
-    mass = tl.zeros([ROWS], tl.float32)
-    slope = tl.zeros([ROWS], tl.float32)
+    mass = tl.zeros([ROWS, FOLDED], tl.float32)
+    slope = tl.zeros([ROWS, FOLDED], tl.float32)
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -47,12 +60,13 @@ def _sums(
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
         )  # fmt: skip
         p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
-        out += product(p.to(v.dtype), v)
-        mass += tl.sum(p, 1)
+        out += product((p * boost(v.dtype)).to(v.dtype), v)
+        mass += fold(p, ROWS, COLUMNS)
         if TRAIN:
-            mean += product(u.to(v.dtype), v)
-            slope += tl.sum(u, 1)
-    return out, mean, mass, slope
+            mean += product((u * factor).to(v.dtype), v)
+            slope += fold(u, ROWS, COLUMNS)
+    out = out * (1.0 / boost(q.dtype))
+    return out, mean * (1.0 / factor), tl.sum(mass, 1), tl.sum(slope, 1)
 
 
 @triton.jit
@@ -79,27 +93,33 @@ def output_kernel(
     seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     TRAIN: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Context, and w if TRAIN, of one block of queries."""
-    row_block = row_blocks - 1 - tl.program_id(0)
+    place = row_blocks - 1 - tl.program_id(0)
     item_head = tl.program_id(1)
     item, head = item_head // heads, item_head % heads
+    row_block, q_at, k_at = place, item, item
+    if PACKED:
+        row_block, q_at, queries, k_at, _all, keys, offset, _low = sequence(
+            lengths_ptr, place, PACKED
+        )
     rows = row_block * ROWS + tl.arange(0, ROWS)
-    row = wide(item_head) * queries + rows
+    start = numbers_of(item_head, q_at, head, heads, queries, PACKED)
+    row = start + rows
     if LENGTHS:
         keys = tl.minimum(tl.load(lengths_ptr + item), keys)
     beta = value
     if TENSOR:
         beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
     q = load_rows(
-        q_ptr + wide(item) * q_item + wide(head) * q_head,
+        q_ptr + wide(q_at) * q_item + wide(head) * q_head,
         rows, q_row, queries, size, WHOLE, SIZE,
     )  # fmt: skip
-    k_here = k_ptr + wide(item) * k_item + wide(head // group) * k_head
-    v_here = v_ptr + wide(item) * v_item + wide(head // group) * v_head
+    k_here = k_ptr + wide(k_at) * k_item + wide(head // group) * k_head
+    v_here = v_ptr + wide(k_at) * v_item + wide(head // group) * v_head
     seen_here = seen_ptr
     if MASK > 0:
         seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
@@ -110,7 +130,7 @@ def output_kernel(
     inner, outer = whole_blocks(
         row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
     )
-    line_of_map = wide(item_head) * row_blocks + row_block
+    line_of_map = wide(item_head) * row_blocks + place
     count = tl.load(count_ptr + line_of_map)
     list_here = list_ptr + line_of_map * key_blocks
     out, mean, mass, slope = _sums(
@@ -131,7 +151,8 @@ def output_kernel(
         fill += tl.where((beta >= 0.0) & (beta < 1e30), 0.0, float("nan"))
     parts = tl.arange(0, VALUES)
     inside = (rows < queries)[:, None] & (parts < value_size)[None, :]
-    places = row[:, None] * value_size + parts[None, :]
+    first, step = rows_of(start, q_at, head, heads, PACKED)
+    places = (first + rows * step)[:, None] * value_size + parts[None, :]
     out = out / tl.where(mass > 0.0, mass, 1.0)[:, None] + fill[:, None]
     tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
     if TRAIN:

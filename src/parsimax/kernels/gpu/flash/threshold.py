@@ -1,9 +1,9 @@
 """The threshold of every query, and which blocks of keys lie above it.
 
-A program reads the keys once and keeps the largest score of every query in every block.
-On these few numbers it solves for a threshold, which lies below the true one, since less mass is
-there. Only the blocks that reach above it can hold support, and only those are read again, once or
-twice, until the threshold stands. The largest scores of the blocks then tell which are live.
+:mod:`.tops` has found the largest score of every query in every block. On these few numbers a
+program solves for a threshold, which lies below the true one, since less mass is there. Only the
+blocks that reach above it can hold support, and only those are read again, once or twice, until
+the threshold stands. The largest scores of the blocks then tell which are live.
 """
 
 from __future__ import annotations
@@ -23,63 +23,104 @@ from parsimax.kernels.gpu.newton import (
     start,
 )
 from parsimax.kernels.gpu.quick import quick
-from parsimax.kernels.gpu.reductions import maximum
 
-from .blocks import load_rows, product, tile_scores, unit, visible_range, whole_blocks, wide
+from .blocks import (
+    FOLDED,
+    block_scores,
+    fold,
+    load_rows,
+    numbers_of,
+    unit,
+    visible_range,
+    whole_blocks,
+    wide,
+)
+from .sequences import sequence
 from .weights import STEEP, line, shares
 
 _HALVINGS = tl.constexpr(26)
+_STEEPER = tl.constexpr(0.55)
 _ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
 
 
 @triton.jit
-def _block_scores(
-    q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column, inner, outer,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, EDGE: tl.constexpr,
-    COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
-    """(rows, COLUMNS) of one block of keys; hidden ones are -inf."""
-    columns = block * COLUMNS + tl.arange(0, COLUMNS)
-    k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
-    return tile_scores(
-        product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
-        offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK, EDGE,
-    )  # fmt: skip
-
-
-@triton.jit
-def _keep_tops(
-    top, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, begin, end,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, EDGE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-):  # fmt: skip
-    """The largest scores of blocks from ``begin`` to ``end`` into memory; the largest of all."""
-    here = tl.arange(0, ROWS)
-    for block in range(begin, end):
-        s = _block_scores(
-            q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
-            seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, EDGE, COLUMNS, WHOLE, SIZE,
-        )  # fmt: skip
-        largest = maximum(s, 1) * unit(scale, MASK)
-        tl.store(tops_ptr + block * ROWS + here, largest)
-        top = tl.maximum(top, largest, propagate_nan=tl.PropagateNan.ALL)
-    return top
-
-
-@triton.jit
-def _load_tops(tops_ptr, first, begin, end, ROWS: tl.constexpr, MANY: tl.constexpr):
-    """(rows, MANY) largest scores of blocks from ``first``, -inf but from ``begin`` to ``end``."""
-    blocks = first + tl.arange(0, MANY)
+def _load_tops(tops_ptr, blocks, inside, ROWS: tl.constexpr):
+    """(rows, blocks) largest scores, -inf where a block is not ``inside``."""
     offsets = blocks[None, :] * ROWS + tl.arange(0, ROWS)[:, None]
-    inside = (blocks >= begin) & (blocks < end)
     return tl.load(tops_ptr + offsets, mask=inside[None, :], other=-float("inf"))
 
 
 @triton.jit
+def _listed(list_ptr, first, count, MANY: tl.constexpr):
+    """(blocks, whether there are so many) of a list."""
+    places = first + tl.arange(0, MANY)
+    inside = places < count
+    return tl.load(list_ptr + places, mask=inside, other=0).to(tl.int32), inside
+
+
+@triton.jit
+def _append(
+    count, blocks, inside, tops_ptr, low, good, all_stay, list_ptr, ROWS: tl.constexpr
+):  # fmt: skip
+    """Add the blocks with a score above ``low`` in any row, or all of them; how many there are."""
+    tops = _load_tops(tops_ptr, blocks, inside, ROWS)
+    found = tl.max(tl.where((tops > low[:, None]) & good[:, None], 1, 0), 0)
+    found = tl.where(inside, tl.maximum(found, all_stay), 0)
+    place = count + tl.cumsum(found, 0) - found
+    tl.debug_barrier()  # all have read what may be written over now
+    tl.store(list_ptr + place, blocks.to(tl.int16), mask=found > 0)
+    return count + tl.sum(found, 0)
+
+
+@triton.jit
+def _list_above(
+    tops_ptr, begin, end, low, good, all_stay, list_ptr, ROWS: tl.constexpr, MANY: tl.constexpr
+):  # fmt: skip
+    """Write the blocks from ``begin`` to ``end`` that reach above ``low``, in order."""
+    count = 0
+    for first in range(begin, end, MANY):
+        blocks = first + tl.arange(0, MANY)
+        count = _append(
+            count, blocks, blocks < end, tops_ptr, low, good, all_stay, list_ptr, ROWS
+        )  # fmt: skip
+    tl.debug_barrier()
+    return count
+
+
+@triton.jit
+def _shorten(
+    count, tops_ptr, low, good, all_stay, list_ptr, ROWS: tl.constexpr, MANY: tl.constexpr
+):  # fmt: skip
+    """Keep those of the list that reach above ``low``."""
+    kept = 0
+    for first in range(0, count, MANY):
+        blocks, inside = _listed(list_ptr, first, count, MANY)
+        kept = _append(kept, blocks, inside, tops_ptr, low, good, all_stay, list_ptr, ROWS)
+    tl.debug_barrier()
+    return kept
+
+
+@triton.jit
+def _tops_sums(
+    tops_ptr, list_ptr, count, x, top, beta, gamma,
+    KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """As :func:`_sweep`, but of the largest score of each block alone."""
+    totals = tl.zeros([ROWS, MANY], tl.float32)
+    slopes = tl.zeros([ROWS, MANY], tl.float32)
+    a, b = line(top, x, 1.0, beta, KIND, NEAR)
+    for first in range(0, count, MANY):
+        blocks, inside = _listed(list_ptr, first, count, MANY)
+        v = tl.fma(_load_tops(tops_ptr, blocks, inside, ROWS), a, b[:, None])
+        p, u, _log = shares(v, beta, gamma, KIND, NEAR)
+        totals += p
+        slopes += u
+    return tl.sum(totals, 1), tl.sum(slopes, 1)
+
+
+@triton.jit
 def _solve_tops(
-    tops_ptr, begin, end, x, top, good, beta, gamma, one,
+    tops_ptr, list_ptr, count, x, top, good, beta, gamma, one,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     done = ~good
@@ -87,14 +128,9 @@ def _solve_tops(
     active = tl.max(tl.where(done, 0, 1), 0)
     while (active > 0) & (tries < TRIES):
         tries += 1
-        totals = tl.zeros([ROWS], tl.float32)
-        slopes = tl.zeros([ROWS], tl.float32)
-        a, b = line(top, x, 1.0, beta, KIND, NEAR)
-        for first in range(begin, end, MANY):
-            v = tl.fma(_load_tops(tops_ptr, first, begin, end, ROWS, MANY), a, b[:, None])
-            p, u, _log = shares(v, beta, gamma, KIND, NEAR)
-            totals += tl.sum(p, 1)
-            slopes += tl.sum(u, 1)
+        totals, slopes = _tops_sums(
+            tops_ptr, list_ptr, count, x, top, beta, gamma, KIND, NEAR, ROWS, MANY
+        )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
         moved = move(x, step, one * beta, KIND, NEAR)
         # the last step is not taken: it might go above the true threshold by a rounding
@@ -105,31 +141,6 @@ def _solve_tops(
 
 
 @triton.jit
-def _reaching(
-    tops_ptr, first, begin, end, low, good,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr, MANY: tl.constexpr,
-):  # fmt: skip
-    """(ROWS / GRAIN, MANY), 1 where some of GRAIN rows has a score above ``low``, or 0."""
-    tops = _load_tops(tops_ptr, first, begin, end, ROWS, MANY)
-    above = tl.where((tops > low[:, None]) & good[:, None], 1, 0)
-    return tl.max(tl.reshape(above, [ROWS // GRAIN, GRAIN, MANY]), 1)
-
-
-@triton.jit
-def _list_above(
-    tops_ptr, begin, end, low, good, list_ptr, ROWS: tl.constexpr, MANY: tl.constexpr
-):  # fmt: skip
-    """Write the blocks with a score above ``low`` in any row, in order; how many there are."""
-    count = 0
-    for first in range(begin, end, MANY):
-        found = tl.max(_reaching(tops_ptr, first, begin, end, low, good, ROWS, ROWS, MANY), 0)
-        place = count + tl.cumsum(found, 0) - found
-        tl.store(list_ptr + place, first + tl.arange(0, MANY), mask=found > 0)
-        count += tl.sum(found, 0)
-    return count
-
-
-@triton.jit
 def _sweep(
     x, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
     seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
@@ -137,39 +148,40 @@ def _sweep(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """(mass up to a factor, minus its derivative) over the listed blocks."""
-    totals = tl.zeros([ROWS], tl.float32)
-    slopes = tl.zeros([ROWS], tl.float32)
+    totals = tl.zeros([ROWS, FOLDED], tl.float32)
+    slopes = tl.zeros([ROWS, FOLDED], tl.float32)
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
     for index in range(count):
-        block = tl.load(list_ptr + index)
-        s = _block_scores(
+        block = tl.load(list_ptr + index).to(tl.int32)
+        s = block_scores(
             q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
             seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, True, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR)
-        totals += tl.sum(p, 1)
-        slopes += tl.sum(u, 1)
-    return totals, slopes
+        totals += fold(p, ROWS, COLUMNS)
+        slopes += fold(u, ROWS, COLUMNS)
+    return tl.sum(totals, 1), tl.sum(slopes, 1)
 
 
 @triton.jit
 def _solve(
-    top, good, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
+    top, good, all_stay, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
+    left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr,
 ):  # fmt: skip
-    """(x, the score at and below which nothing has weight) of every row."""
+    """x of every row, and how many blocks are listed, which are those that hold support."""
     one = tl.zeros([ROWS], tl.float32) + 1.0
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     x = start(one * beta, one, KIND, NEAR)
+    low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
+    count = _list_above(tops_ptr, begin, end, low, good, all_stay, list_ptr, ROWS, MANY)
     x = _solve_tops(
-        tops_ptr, begin, end, x, top, good, beta, gamma, one, KIND, NEAR, ROWS, MANY
+        tops_ptr, list_ptr, count, x, top, good, beta, gamma, one, KIND, NEAR, ROWS, MANY
     )  # fmt: skip
     low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
-    count = _list_above(tops_ptr, begin, end, low, good, list_ptr, ROWS, MANY)
-    tl.debug_barrier()
+    count = _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
     done = ~good
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
@@ -182,17 +194,20 @@ def _solve(
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
         moved = move(x, step, one * beta, KIND, NEAR)
-        arrived = ~(surplus > enough) | (moved == x)
+        # what a step leaves is about beta / 2 times the square of this share
+        share = tl.maximum(surplus, 0.0) / (1.0 + tl.maximum(surplus, 0.0))
+        arrived = ~(beta * share * share > enough) | (moved == x)
         x = tl.where(done, x, moved)
         done = done | arrived
         active = tl.max(tl.where(done, 0, 1), 0)
-    return x, _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
+    low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
+    return x, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
 
 
 @triton.jit
 def _halve(
-    top, good, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
-    seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
+    top, good, all_stay, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
+    left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr,
@@ -204,19 +219,16 @@ def _halve(
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     low = tl.zeros([ROWS], tl.float32)
     high = low + 1.0
+    count = _list_above(tops_ptr, begin, end, top - gamma, good, all_stay, list_ptr, ROWS, MANY)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        a, b = line(top, middle, 1.0, beta, STEEP, NEVER)
-        totals = tl.zeros([ROWS], tl.float32)
-        for first in range(begin, end, MANY):
-            v = tl.fma(_load_tops(tops_ptr, first, begin, end, ROWS, MANY), a, b[:, None])
-            p, _u, _log = shares(v, beta, gamma, STEEP, NEVER)
-            totals += tl.sum(p, 1)
+        totals, _slopes = _tops_sums(
+            tops_ptr, list_ptr, count, middle, top, beta, gamma, STEEP, NEVER, ROWS, MANY
+        )  # fmt: skip
         enough = totals >= 1.0
         high = tl.where(enough, middle, high)
         low = tl.where(enough, low, middle)
-    count = _list_above(tops_ptr, begin, end, top - high * gamma, good, list_ptr, ROWS, MANY)
-    tl.debug_barrier()
+    count = _shorten(count, tops_ptr, top - high * gamma, good, all_stay, list_ptr, ROWS, MANY)
     low = tl.zeros([ROWS], tl.float32)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
@@ -228,7 +240,8 @@ def _halve(
         enough = totals >= 1.0
         high = tl.where(enough, middle, high)
         low = tl.where(enough, low, middle)
-    return high, top - high * gamma
+    low = top - high * gamma
+    return high, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
 
 
 @triton.jit
@@ -241,126 +254,113 @@ def _unscaled(low, top, KIND: tl.constexpr):
 
 
 @quick
-@triton.jit(do_not_specialize=["queries", "keys", "tiles"])
+@triton.jit(do_not_specialize=["queries", "keys", "tile"])
 def threshold_kernel(
-    q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, scratch_ptr,
-    scale, value, enough, heads, group, queries, keys, size, tiles, tall_blocks, row_blocks,
-    key_blocks,
+    q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
+    list_ptr, count_ptr,
+    scale, value, enough, steep_enough, heads, group, queries, keys, size,
+    tile, tall_blocks, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr, COLUMNS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
+    GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """Tiles one after the other, head by head; each program has its own scratch.
+    """One of the GRAINS blocks of queries of a tall block; scratch begins at that named ``tile``.
 
     Programs that run at the same time read the same keys, which stay in the cache.
     """
     slot = tl.program_id(0)
-    programs = tl.num_programs(0)
-    tops_ptr = scratch_ptr + wide(slot) * key_blocks * (ROWS + 1)
-    list_ptr = (tops_ptr + wide(key_blocks) * ROWS).to(tl.pointer_type(tl.int32))
-    for tile in range(slot, tiles, programs):
-        item_head = tile // tall_blocks
-        row_block = tall_blocks - 1 - tile % tall_blocks
-        item, head = item_head // heads, item_head % heads
-        rows = row_block * ROWS + tl.arange(0, ROWS)
-        many = keys
-        if LENGTHS:
-            many = tl.minimum(tl.load(lengths_ptr + item), keys)
-        q = load_rows(
-            q_ptr + wide(item) * q_item + wide(head) * q_head,
-            rows, q_row, queries, size, WHOLE, SIZE,
-        )  # fmt: skip
-        k_here = k_ptr + wide(item) * k_item + wide(head // group) * k_head
-        seen_here = seen_ptr
-        if MASK > 0:
-            seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
-        first, last = row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, queries) - 1
-        begin, end = visible_range(first, last, offset, many, left, right, CAUSAL, COLUMNS)
-        inner, outer = whole_blocks(
-            row_block, offset, queries, many, left, right, CAUSAL, ROWS, COLUMNS
+    tops_ptr += wide(slot) * key_blocks * ROWS
+    tall = tile + slot // GRAINS
+    item_head = tall // tall_blocks
+    # those with many keys come first where it is causal
+    row_block = (tall_blocks - 1 - tall % tall_blocks) * GRAINS + slot % GRAINS
+    if row_block >= row_blocks:  # beyond the last queries of a head, in a tall block
+        return
+    item, head = item_head // heads, item_head % heads
+    line_of_map = wide(item_head) * row_blocks + row_block
+    list_ptr += line_of_map * key_blocks
+    q_at, k_at = item, item
+    if PACKED:
+        row_block, q_at, queries, k_at, _all, keys, offset, _low = sequence(
+            lengths_ptr, row_block, PACKED
         )
-        inner = tl.minimum(tl.maximum(inner, begin), end)
-        outer = tl.minimum(tl.maximum(outer, inner), end)
-        top = tl.full([ROWS], -float("inf"), tl.float32)
-        top = _keep_tops(
-            top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, inner, outer, tops_ptr, begin, inner,
-            CAUSAL, MASK, True, ROWS, COLUMNS, WHOLE, SIZE,
-        )  # fmt: skip
-        top = _keep_tops(
-            top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, inner, outer, tops_ptr, inner, outer,
-            CAUSAL, MASK, False, ROWS, COLUMNS, WHOLE, SIZE,
-        )  # fmt: skip
-        top = _keep_tops(
-            top, q, k_here, k_row, rows, scale, many, size, queries, offset, left, right,
-            seen_here, seen_row, seen_column, inner, outer, tops_ptr, outer, end,
-            CAUSAL, MASK, True, ROWS, COLUMNS, WHOLE, SIZE,
-        )  # fmt: skip
-        tl.debug_barrier()
-        good = (top > -float("inf")) & (top < float("inf"))
-        largest = tl.where(good, top, 0.0)
-        one = tl.zeros([ROWS], tl.float32) + 1.0
-        beta = value
-        if TENSOR:
-            beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
-            fits = (beta >= 0.0) & (beta < 1e30)
-            good = good & (tl.where(fits, one, 0.0) > 0.0)
-        if TENSOR:
-            if beta < NEAR_ONE:
-                x, low = _solve(
-                    largest, good, beta, enough, q, k_here, k_row, rows, scale, many, size, queries,
-                    offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                    tops_ptr, list_ptr, begin, end,
-                    CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, WHOLE, SIZE, MANY,
-                )  # fmt: skip
-            elif beta > 1.0:
-                x, low = _halve(
-                    largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
-                    offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                    tops_ptr, list_ptr, begin, end,
-                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
-                )  # fmt: skip
-            else:
-                x, low = _solve(
-                    largest, good, beta, enough, q, k_here, k_row, rows, scale, many, size, queries,
-                    offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                    tops_ptr, list_ptr, begin, end,
-                    CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, WHOLE, SIZE, MANY,
-                )  # fmt: skip
-        elif KIND == STEEP:
-            x, low = _halve(
-                largest, good, beta, q, k_here, k_row, rows, scale, many, size, queries,
+    rows = row_block * ROWS + tl.arange(0, ROWS)
+    if LENGTHS:
+        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
+    q = load_rows(
+        q_ptr + wide(q_at) * q_item + wide(head) * q_head,
+        rows, q_row, queries, size, WHOLE, SIZE,
+    )  # fmt: skip
+    k_here = k_ptr + wide(k_at) * k_item + wide(head // group) * k_head
+    seen_here = seen_ptr
+    if MASK > 0:
+        seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
+    first, last = row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, queries) - 1
+    begin, end = visible_range(first, last, offset, keys, left, right, CAUSAL, COLUMNS)
+    inner, outer = whole_blocks(
+        row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
+    )
+    row = numbers_of(item_head, q_at, head, heads, queries, PACKED) + rows
+    top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
+    good = (top > -float("inf")) & (top < float("inf"))
+    largest = tl.where(good, top, 0.0)
+    one = tl.zeros([ROWS], tl.float32) + 1.0
+    beta = value
+    if TENSOR:
+        beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
+        fits = (beta >= 0.0) & (beta < 1e30)
+        good = good & (tl.where(fits, one, 0.0) > 0.0)
+    # a row that is no row of numbers must show it
+    broken = ~good & (top != -float("inf")) & (rows < queries)
+    all_stay = tl.max(tl.where(broken, 1, 0), 0)
+    if beta > _STEEPER:
+        enough = steep_enough
+    if TENSOR:
+        if beta < NEAR_ONE:
+            x, count = _solve(
+                largest, good, all_stay, beta, enough, q, k_here, k_row, rows, scale, keys, size,
+                queries, offset, left, right, seen_here, seen_row, seen_column, inner, outer,
+                tops_ptr, list_ptr, begin, end,
+                CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+            )  # fmt: skip
+        elif beta > 1.0:
+            x, count = _halve(
+                largest, good, all_stay, beta, q, k_here, k_row, rows, scale, keys, size, queries,
                 offset, left, right, seen_here, seen_row, seen_column, inner, outer,
                 tops_ptr, list_ptr, begin, end,
-                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
         else:
-            x, low = _solve(
-                largest, good, beta, enough, q, k_here, k_row, rows, scale, many, size, queries,
-                offset, left, right, seen_here, seen_row, seen_column, inner, outer,
+            x, count = _solve(
+                largest, good, all_stay, beta, enough, q, k_here, k_row, rows, scale, keys, size,
+                queries, offset, left, right, seen_here, seen_row, seen_column, inner, outer,
                 tops_ptr, list_ptr, begin, end,
-                    CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
-        row = wide(item_head) * queries + rows
-        tl.store(top_ptr + row, top, mask=rows < queries)
-        tl.store(x_ptr + row, x, mask=rows < queries)
-        # which blocks are live, for each of the smaller blocks of queries that others work on
-        grains = row_block * (ROWS // GRAIN) + tl.arange(0, ROWS // GRAIN)
-        lines = (wide(item_head) * row_blocks + grains) * key_blocks
-        # a row that is no row of numbers must show it
-        broken = ~good & (top != -float("inf")) & (rows < queries)
-        spoilt = tl.max(tl.reshape(tl.where(broken, 1, 0), [ROWS // GRAIN, GRAIN]), 1)
-        for chunk in range(0, key_blocks, MANY):
-            blocks = chunk + tl.arange(0, MANY)
-            found = _reaching(tops_ptr, chunk, begin, end, low, good, ROWS, GRAIN, MANY)
-            seen_blocks = (blocks >= begin) & (blocks < end)
-            alive = tl.where(seen_blocks[None, :], tl.maximum(found, spoilt[:, None]), 0)
-            tl.store(
-                live_ptr + lines[:, None] + blocks[None, :], alive.to(tl.int8),
-                mask=(grains < row_blocks)[:, None] & (blocks < key_blocks)[None, :],
-            )  # fmt: skip
-        tl.debug_barrier()
+    elif KIND == STEEP:
+        x, count = _halve(
+            largest, good, all_stay, beta, q, k_here, k_row, rows, scale, keys, size, queries,
+            offset, left, right, seen_here, seen_row, seen_column, inner, outer,
+            tops_ptr, list_ptr, begin, end,
+                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+        )  # fmt: skip
+    else:
+        x, count = _solve(
+            largest, good, all_stay, beta, enough, q, k_here, k_row, rows, scale, keys, size,
+            queries, offset, left, right, seen_here, seen_row, seen_column, inner, outer,
+            tops_ptr, list_ptr, begin, end,
+                CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+        )  # fmt: skip
+    tl.store(x_ptr + row, x, mask=rows < queries)
+    tl.store(count_ptr + line_of_map, count)
+    live_ptr += line_of_map * key_blocks
+    for first in range(0, key_blocks, MANY):
+        blocks = first + tl.arange(0, MANY)
+        tl.store(live_ptr + blocks, tl.zeros([MANY], tl.int8), mask=blocks < key_blocks)
+    tl.debug_barrier()
+    for first in range(0, count, MANY):
+        blocks, inside = _listed(list_ptr, first, count, MANY)
+        tl.store(live_ptr + blocks, tl.full([MANY], 1, tl.int8), mask=inside)

@@ -21,6 +21,15 @@ _SOFT = tl.constexpr(2.0**-12)
 
 
 @triton.jit
+def boost(dtype: tl.constexpr):
+    """What weights are multiplied by before they are rounded to this type.
+
+    float16 has few digits below 2^-14, where the weights of many keys lie.
+    """
+    return 32768.0 if dtype == tl.float16 else 1.0
+
+
+@triton.jit
 def line(top, x, unit, beta, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr = False):
     """(a, b) such that a * score + b is what :func:`shares` takes."""
     if KIND == ENTMAX15:
@@ -50,14 +59,34 @@ def _power(v, beta, gamma):
 
 
 @triton.jit
+def _plain_power(v, gamma):
+    """:func:`shares` for alpha up to 2."""
+    w = tl.maximum(v, 0.0)
+    log = log2(w)
+    # at alpha = 2 the exponent would be 0, and 0 times the logarithm of 0 is not a number
+    u = exp2(tl.maximum(gamma - 1.0, 1e-30) * log)
+    return u * w, u, log
+
+
+@triton.jit
 def _rough_power(v, beta, gamma):
     """As :func:`_power`, good for numbers of 16 bits: softmax where alpha is all but 1."""
-    soft = beta < _SOFT
-    w = tl.where(soft, 1.0, tl.maximum(v, 1e-37))
-    log = tl.where(soft, v, log2(w))
-    exponent = tl.where(soft, _LOG2E, gamma - 1.0)
-    u = tl.where(tl.where(soft, 1.0, v) > 0.0, exp2(tl.minimum(exponent * log, 100.0)), 0.0)
-    return u * w, u, log
+    if beta.numel == 1:
+        if beta < _SOFT:
+            u = exp2(v * _LOG2E)
+            p, log = u, v
+        elif beta <= 1.0:
+            p, u, log = _plain_power(v, gamma)
+        else:
+            p, u, log = _power(v, beta, gamma)
+        return p, u, log
+    else:
+        soft = beta < _SOFT
+        w = tl.where(soft, 1.0, tl.maximum(v, 1e-37))
+        log = tl.where(soft, v, log2(w))
+        exponent = tl.where(soft, _LOG2E, gamma - 1.0)
+        u = tl.where(tl.where(soft, 1.0, v) > 0.0, exp2(tl.minimum(exponent * log, 100.0)), 0.0)
+        return u * w, u, log
 
 
 @triton.jit
@@ -73,19 +102,21 @@ def shares(v, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.con
         p, u = _near(v, 0.0, beta, gamma)
         return p, u, u
     elif KIND == POWER:
-        w = tl.maximum(v, 0.0)
-        log = log2(w)
-        # at alpha = 2 the exponent would be 0, and 0 times the logarithm of 0 is not a number
-        u = exp2(tl.maximum(gamma - 1.0, 1e-7) * log)
-        return u * w, u, log
+        return _plain_power(v, gamma)
     elif KIND == STEEP:
         return _power(v, beta, gamma)
     elif ROUGH:
         return _rough_power(v, beta, gamma)
-    else:
+    elif beta.numel == 1:
         if beta < NEAR_ONE:
             p, u = _near(v, 0.0, beta, gamma)
             log = u
         else:
             p, u, log = _power(v, beta, gamma)
+        return p, u, log
+    else:
+        p, u, log = _power(v, beta, gamma)
+        near_p, near_u = _near(v, 0.0, beta, gamma)
+        p = tl.where(beta < NEAR_ONE, near_p, p)
+        u = tl.where(beta < NEAR_ONE, near_u, u)
         return p, u, log

@@ -1,0 +1,140 @@
+"""Attention to a cache by kernels that read every key once, and values only where there is weight.
+
+:mod:`.decoding` says what is computed. Nothing here looks at lengths or page tables on the host, so
+a step can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parsimax.mappings import Mapping
+
+from .flash import _LARGEST_HEAD, UNLIMITED
+from .fused import _numbers, kernel_alpha
+
+_MOST_QUERIES = 16  # more of them are no step of decoding: scores are kept for each
+
+
+def decoding_alpha(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    attn_mask: Tensor | None,
+    enable_gqa: bool,
+    alpha: float | Tensor,
+    mapping: Mapping | None,
+) -> float | Tensor | None:
+    """The alpha to call :func:`flash_decode` with, or None if it is not for this problem."""
+    heads, shared = q.shape[1], k_cache.shape[1]
+    if shared == 0 or (heads % shared if enable_gqa else heads != shared):
+        return None
+    if q.shape[2] > _MOST_QUERIES or q.shape[3] != k_cache.shape[3]:
+        return None
+    if max(q.shape[3], v_cache.shape[3]) > _LARGEST_HEAD:
+        return None
+    if min(*q.shape, *k_cache.shape, *v_cache.shape) == 0:
+        return None
+    inputs = [x for x in (q, k_cache, v_cache, attn_mask, alpha) if isinstance(x, Tensor)]
+    if any(x.device != q.device for x in inputs):
+        return None
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+        return None
+    one = q[:1], k_cache[:1], v_cache[:1]  # pages are no items
+    return kernel_alpha(*one, alpha, mapping, 0.0)
+
+
+def flash_decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor | None,
+    block_table: Tensor | None,
+    attn_mask: Tensor | None,
+    reach: tuple[int | None, int | None],
+    alpha: float | Tensor,
+    scale: float,
+) -> Tensor:
+    """Context (B, Hq, Lq, Ev); ``reach`` is how far a query sees before and after its position."""
+    left, right = (UNLIMITED if side is None else min(side, UNLIMITED) for side in reach)
+    if q.shape[2] == 1:  # it stands at the last key
+        right = UNLIMITED
+    if attn_mask is not None:
+        pages = 1 if block_table is None else block_table.shape[1]
+        attn_mask = attn_mask.expand(*q.shape[:3], k_cache.shape[2] * pages)
+    if lengths is not None:
+        lengths = lengths.to(q.device)
+    if block_table is not None:
+        block_table = block_table.to(q.device)
+    tensor = alpha if isinstance(alpha, Tensor) else None
+    value = 0.0 if isinstance(alpha, Tensor) else alpha
+    arguments = (
+        q, k_cache, v_cache, lengths, block_table, attn_mask, tensor, value, scale, left, right
+    )  # fmt: skip
+    if torch.compiler.is_compiling():
+        compiled: Tensor = _operator(*arguments)
+        return compiled
+    return _launch(*arguments)
+
+
+def _launch(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor | None,
+    block_table: Tensor | None,
+    attn_mask: Tensor | None,
+    tensor: Tensor | None,
+    value: float,
+    scale: float,
+    left: int,
+    right: int,
+) -> Tensor:
+    from parsimax.kernels.gpu import on_device_of
+    from parsimax.kernels.gpu.flash.decode import launch
+
+    q = q.detach()
+    problem = launch.Problem(
+        q if q.stride(-1) == 1 else q.contiguous(),
+        k_cache.detach(),
+        v_cache.detach(),
+        lengths,
+        block_table,
+        None if attn_mask is None else attn_mask.detach(),
+        value if tensor is None else _numbers(tensor),
+        scale,
+        None if left == right == UNLIMITED else (left, right),
+        launch.tiles_for(q, v_cache),
+    )
+    with on_device_of(q):
+        return launch.decode(problem)
+
+
+# --- torch.compile --------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("parsimax::flash_decode", mutates_args=())
+def _operator(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor | None,
+    block_table: Tensor | None,
+    attn_mask: Tensor | None,
+    alpha: Tensor | None,
+    value: float,
+    scale: float,
+    left: int,
+    right: int,
+) -> Tensor:
+    return _launch(
+        q, k_cache, v_cache, lengths, block_table, attn_mask, alpha, value, scale, left, right
+    )
+
+
+@_operator.register_fake
+def _(q: Tensor, _k_cache: Tensor, v_cache: Tensor, *_rest: Any) -> Tensor:
+    return q.new_empty(*q.shape[:3], v_cache.shape[3])

@@ -1,0 +1,299 @@
+"""One step of decoding by kernels, against loops over float64 scores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.contracts.gpu.device import DEVICE
+
+import parsimax as px
+from parsimax.attention import decoding, flash_decoding
+from parsimax.kernels.gpu.flash.decode import launch
+
+# what IEEE does silently on a GPU, numpy announces
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+ON_GPU = DEVICE.type == "cuda"
+# Blocks of 16 keys and few programs: several of both where the interpreter takes long for each
+SMALL = launch.Tiles(16, 16, 4, 2, 6, 6, 4, 4, 16)
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+LENGTHS = (61, 0, 23)
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(monkeypatch):
+    """Small tiles in the interpreter, and fresh memory that is not a number."""
+    if not ON_GPU:
+        monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
+    plain = torch.Tensor.new_empty
+
+    def poisoned(self, *shape, **options):
+        fresh = plain(self, *shape, **options)
+        return fresh.fill_(float("nan") if fresh.is_floating_point() else 2**14)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+
+
+def draw(dtype, *shape, seed=0):
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=generator).to(DEVICE, dtype)
+
+
+def inputs(dtype=torch.float32, *, heads=1, group=1, queries=1, keys=61, size=8, ev=8):
+    """Caches of three items; what they do not hold is not a number."""
+    q = 2 * draw(dtype, 3, heads * group, queries, size)
+    k, v = draw(dtype, 3, heads, keys, size, seed=1), draw(dtype, 3, heads, keys, ev, seed=2)
+    for cache in (k, v):
+        for item, length in enumerate(LENGTHS):
+            cache[item, :, length:] = torch.nan
+    return q, k, v
+
+
+def paged(cache, page):
+    """The same numbers in pages that lie in any order, and the table; unused places are wrong."""
+    items, heads, keys, size = cache.shape
+    columns = -(-keys // page)
+    order = torch.randperm(items * columns + 2, generator=torch.Generator().manual_seed(3))
+    table = order[: items * columns].reshape(items, columns).to(DEVICE)
+    pages = cache.new_full((len(order), heads, page, size), torch.nan)
+    for item, length in enumerate(LENGTHS):
+        for at in range(columns):
+            part = cache[item, :, at * page : (at + 1) * page]
+            pages[table[item, at], :, : part.shape[1]] = part
+            if at * page >= length:
+                table[item, at] = 10**6
+    return pages, table
+
+
+def expected(q, k, v, alpha, lengths, *, scale=0.5, seen=None, reach=(None, None)):
+    """Item by item and head by head, in float64."""
+    items, heads, queries, _ = q.shape
+    out = torch.zeros(*q.shape[:3], v.shape[3], dtype=torch.float64, device=DEVICE)
+    for item in range(items):
+        length = int(lengths[item])
+        place = torch.arange(queries, device=DEVICE)[:, None] + length - queries
+        ahead = torch.arange(length, device=DEVICE) - place
+        visible = torch.ones_like(ahead, dtype=torch.bool)
+        if reach[0] is not None:
+            visible &= ahead >= -reach[0]
+        if reach[1] is not None:
+            visible &= ahead <= reach[1]
+        for head in range(heads):
+            shared = head * k.shape[1] // heads
+            scores = scale * q[item, head].double() @ k[item, shared, :length].double().mT
+            see = visible
+            if seen is not None:
+                mine = seen.expand(*q.shape[:3], k.shape[2])[item, head, :, :length]
+                see = visible & mine if seen.dtype == torch.bool else visible
+                scores = scores if seen.dtype == torch.bool else scores + mine.double()
+            a = alpha[head].double() if isinstance(alpha, torch.Tensor) else alpha
+            if length:
+                p = px.entmax(scores, a, mask=see)
+                out[item, head] = p @ v[item, shared, :length].double()
+    return out
+
+
+def check(q, k, v, alpha=1.5, *, page=None, scale=0.5, seen=None, reach=(None, None), **options):
+    lengths = options.pop("lengths", torch.tensor(LENGTHS, device=DEVICE))
+    right = expected(q, k, v, alpha, lengths, scale=scale, seen=seen, reach=reach)
+    table = None
+    if page is not None:
+        (k, table), (v, _) = paged(k, page), paged(v, page)
+        table = options.pop("table", table)
+    found = flash_decoding.flash_decode(q, k, v, lengths, table, seen, reach, alpha, scale)
+    assert found.dtype == q.dtype
+    off = (found.double() - right).norm() / right.norm()
+    assert off <= TOLERANCE[q.dtype], off
+    assert not found[1].any()  # the item without keys
+    return found
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.02, 1.3, 1.5, 2.0])
+def test_alphas(alpha):
+    check(*inputs(), alpha)
+
+
+def test_above_two_by_halving():
+    check(*inputs(), 2.6)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_an_alpha_for_each_head_of_a_group(dtype):
+    alpha = torch.tensor((1.0, 1.3, 2.0, 1.02, 1.5, 2.5), device=DEVICE)
+    check(*inputs(dtype, heads=2, group=3), alpha)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_and_sizes_of_heads(dtype):
+    check(*inputs(dtype, size=20, ev=12))
+
+
+@pytest.mark.parametrize(
+    ("queries", "reach"), [(3, (None, 0)), (3, (5, 2)), (1, (7, 0)), (2, (None, None))]
+)
+def test_few_queries_and_windows(queries, reach):
+    check(*inputs(queries=queries), reach=reach)
+
+
+@pytest.mark.parametrize("page", [1, 5, 32])
+def test_pages(page):
+    check(*inputs(heads=2, group=page % 2 + 1), page=page)
+
+
+def test_masks():
+    q, k, v = inputs(queries=2, group=2)
+    noise = draw(torch.float32, 3, 2, 1, 61)
+    check(q, k, v, seen=noise > -0.3, reach=(None, 0))
+    check(q, k, v, seen=noise[:1, :, 0, None].where(noise[:1, :, 0, None] > -1, -torch.inf))
+
+
+def test_more_rows_than_a_tile_has():
+    check(*inputs(group=9, queries=2), reach=(None, 0))
+
+
+def test_caches_with_any_strides_are_not_copied(monkeypatch):
+    q, k, v = inputs(group=2)
+    right = expected(q, k, v, 1.5, LENGTHS)
+    k = k.transpose(1, 2).contiguous().transpose(1, 2)  # as a model's projections lie
+    v = v.mT.contiguous().mT
+    lengths = torch.tensor(LENGTHS, device=DEVICE, dtype=torch.int16).repeat_interleave(2)[::2]
+    monkeypatch.setattr(torch.Tensor, "contiguous", lambda x: pytest.fail(f"copied {x.shape}"))
+    everything = (None, None)
+    out = flash_decoding.flash_decode(q, k, v, lengths, None, None, everything, 1.5, 0.5)
+    assert (out - right).norm() <= 1e-5 * right.norm()
+
+
+def test_what_cannot_be_gives_not_a_number_in_its_item():
+    q, k, v = inputs(heads=2)
+    for wrong in (62, -1, 2**40):
+        lengths = torch.tensor([61, 5, wrong], device=DEVICE)
+        out = flash_decoding.flash_decode(
+            q, k.nan_to_num(), v.nan_to_num(), lengths, None, None, (None, None), 1.5, 0.5
+        )
+        assert out[2].isnan().all()
+        assert out[:2].isfinite().all()
+    (pages, table), (values, _) = paged(k, 5), paged(v, 5)
+    table[0, 3] = len(pages)
+    lengths = torch.tensor(LENGTHS, device=DEVICE)
+    out = flash_decoding.flash_decode(
+        q, pages, values, lengths, table, None, (None, None), 1.5, 0.5
+    )
+    assert out[0].isnan().all()
+    assert out[1:].isfinite().all()
+    alpha = torch.tensor([0.5, 1.5], device=DEVICE)
+    out = flash_decoding.flash_decode(q, k, v, lengths, None, None, (None, None), alpha, 0.5)
+    assert out[:, 0].isnan().all()
+    assert out[:, 1].isfinite().all()
+
+
+def test_what_is_not_a_number_stays_with_its_query():
+    q, k, v = inputs(group=2)
+    q[0, 1, 0, 3] = torch.nan
+    lengths = torch.tensor(LENGTHS, device=DEVICE)
+    out = flash_decoding.flash_decode(q, k, v, lengths, None, None, (None, None), 1.5, 0.5)
+    assert out[0, 1].isnan().all()
+    assert out.isnan().sum() == v.shape[3]
+
+
+def test_values_of_blocks_without_weight_are_not_read():
+    q, k, v = inputs()
+    q[..., 0], k[..., 0] = 4.0, 0.0
+    k[:, :, 16:48, 0] = -9.0  # the second and third blocks of 16
+    v[:, :, 16:48] = torch.nan
+    if ON_GPU:  # blocks of 64 there
+        pytest.skip("blocks are larger on a GPU")
+    lengths = torch.tensor((61, 0, 48), device=DEVICE)
+    k = k.nan_to_num()
+    out = flash_decoding.flash_decode(
+        q, k, v.where(torch.arange(61, device=DEVICE)[:, None] >= 16, v.nan_to_num()),
+        lengths, None, None, (None, None), 1.5, 0.5,
+    )  # fmt: skip
+    assert out.isfinite().all()
+
+
+def test_operator_for_compiled_code():
+    q, k, v = inputs(queries=2)
+    (pages, table), (values, _) = paged(k, 16), paged(v, 16)
+    lengths = torch.tensor(LENGTHS, device=DEVICE)
+    arguments = (q, pages, values, lengths, table, None, None, 1.5, 0.5, 1 << 30, 0)
+    torch.library.opcheck(
+        flash_decoding._operator, arguments, test_utils=("test_schema", "test_faketensor")
+    )
+    eager = flash_decoding.flash_decode(*arguments[:6], (None, 0), 1.5, 0.5)
+    assert torch.equal(flash_decoding._operator(*arguments), eager)
+
+
+@pytest.mark.parametrize("options", [{"window": 9}, {"is_causal": False, "window": (9, 1)}])
+def test_the_front_door_says_the_same(monkeypatch, options):
+    q, k, v = inputs(group=2, queries=3)
+    lengths = torch.tensor(LENGTHS, device=DEVICE)
+    (pages, table), (values, _) = paged(k, 5), paged(v, 5)
+    taken = []
+
+    def choose(*arguments):
+        taken.append(arguments[4])
+        return 1.3
+
+    wanted = px.attention.decode(q.double(), k.double(), v.double(), lengths, enable_gqa=True,
+                                 alpha=1.3, **options)  # fmt: skip
+    monkeypatch.setattr(decoding, "decoding_alpha", choose)
+    for caches in ((k, v, lengths), (pages, values, lengths, table)):
+        found = px.attention.decode(q, *caches, enable_gqa=True, alpha=1.3, **options)
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    assert taken == [True, True]
+
+
+# --- on a GPU alone: what is too large for the interpreter, and what only the front door does ---
+
+gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+
+
+@gpu
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("size", [16, 40, 64, 128, 256])
+def test_lengths_that_are_no_power_of_two(monkeypatch, dtype, size):
+    lengths = (5003, 0, 517)
+    monkeypatch.setattr("tests.kernels.gpu.test_decode.LENGTHS", lengths)
+    data = inputs(dtype, heads=2, group=8, keys=5003, size=size, ev=size)
+    options = {"lengths": torch.tensor(lengths, device=DEVICE), "scale": size**-0.5}
+    check(*data, 1.5, **options)
+    check(*data, torch.linspace(1.0, 2.0, 16, device=DEVICE), page=16, **options)
+
+
+@gpu
+def test_a_step_is_captured_and_lengths_change_afterwards():
+    q, k, v = inputs(torch.bfloat16, group=4, size=64, ev=64)
+    lengths = torch.tensor(LENGTHS, device=DEVICE)
+
+    def step():
+        return px.attention.decode(q, k, v, lengths, enable_gqa=True)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    lengths.copy_(torch.tensor((5, 0, 12)))
+    graph.replay()
+    assert torch.equal(out, step())
+    assert torch.equal(step(), step())
+
+
+@gpu
+def test_compiled_and_what_needs_gradients():
+    torch._dynamo.reset()
+    q, k, v = inputs(torch.bfloat16, group=4, size=64, ev=64)
+    lengths = torch.tensor(LENGTHS, device=DEVICE)
+
+    def step(q, lengths):
+        return px.attention.decode(q, k, v, lengths, enable_gqa=True, alpha=1.3)
+
+    assert torch.equal(torch.compile(step, fullgraph=True)(q, lengths), step(q, lengths))
+    leaf = q.detach().requires_grad_()
+    arguments = (k, v, None, True, 1.5, None)
+    assert flash_decoding.decoding_alpha(q, *arguments) == 1.5
+    assert flash_decoding.decoding_alpha(leaf, *arguments) is None
+    (gradient,) = torch.autograd.grad(step(leaf, lengths).sum(), leaf)
+    assert gradient.isfinite().all()
