@@ -10,6 +10,8 @@ import parsimax as px
 from parsimax.attention import flash
 from parsimax.attention.visibility import Band
 from parsimax.kernels.gpu.flash import launch
+from parsimax.seq2seq.models import TransformerSettings, build
+from parsimax.seq2seq.models.settings import LEARNED
 
 # what IEEE does silently on a GPU, numpy announces
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -388,3 +390,34 @@ def test_compiled_in_training(alpha):
 
     for mine, theirs in zip(run(torch.compile(step, fullgraph=True)), run(step), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("which", ["encoder", "decoder"])
+def test_a_layer_of_a_transformer_compiled_in_training(which):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    size, length = (256, 300) if ON_GPU else (16, 24)
+    settings = TransformerSettings(
+        dim=size, heads=4, feedforward=2 * size, dropout=0.0, encoder_layers=1, decoder_layers=1,
+        encoder_attention=LEARNED, context_attention=LEARNED, decoder_attention=LEARNED,
+    )  # fmt: skip
+    model = build(settings, 10, 10).to(DEVICE).train()
+    layer = getattr(model, which)[0]
+    x = torch.randn(2, length, size, device=DEVICE)
+    seen = (torch.arange(length, device=DEVICE) < 20)[None, None, None]
+
+    def step(x):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=ON_GPU):
+            more = (layer.context.keys(x), seen) if which == "decoder" else (seen,)
+            out = layer(x, *more)
+            return (out[0] if which == "decoder" else out).float().square().mean()
+
+    def gradients(function):
+        layer.zero_grad()
+        function(x).backward()
+        return [parameter.grad.clone() for parameter in layer.parameters()]
+
+    compiled = torch.compile(step, fullgraph=True, backend="inductor" if ON_GPU else "aot_eager")
+    for mine, theirs in zip(gradients(compiled), gradients(step), strict=True):
+        assert mine.norm() > 0
+        assert (mine - theirs).norm() <= (3e-2 if ON_GPU else 1e-5) * theirs.norm()
