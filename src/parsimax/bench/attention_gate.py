@@ -45,13 +45,7 @@ def refuse(name: str, attend: Attend, shape: Shape, dtype: str, device: str) -> 
     alpha = alpha_of(name, p)
     expected = _exact(leaves, p, alpha)
     moved = expected if dtype != "float32" else _exact(leaves, p, alpha, _UNIT)
-    for what, mine, theirs, other in zip(
-        ("output", "gradient of q", "of k", "of v", "of alpha"),
-        found,
-        expected,
-        moved,
-        strict=False,
-    ):
+    for what, mine, theirs, other in zip(_RESULTS, found, expected, moved, strict=False):
         off = float((mine.double() - theirs).norm() / theirs.norm())
         least = float((other - theirs).norm() / theirs.norm())
         if not off <= max(TOLERANCE[dtype], _ROUNDINGS * least):
