@@ -7,10 +7,12 @@ import os
 import pytest
 import torch
 from hypothesis import settings
+from tests.quick_interpreter import hasten
 
 if not torch.cuda.is_available():
     # Triton decides when it is imported whether it interprets its kernels: no test has done so yet
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    hasten()
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=15)
 settings.load_profile("repeatable")

@@ -32,6 +32,8 @@ TYPE_ERRORS: list[tuple[str, dict[str, Any]]] = [
     ("mapping must be text", {"mapping": torch.softmax}),
 ]
 VALUE_ERRORS: list[tuple[str, dict[str, Any]]] = [
+    ("must be on one device, got q on cpu, k on meta", {"k": K.to("meta")}),
+    ("q, attn_mask must be on one device", {"attn_mask": torch.ones(3, 5).to("meta")}),
     (r"v must have at least two dimensions .* \(6,\)", {"v": V[0, 0, 0]}),
     (r"last dimension, got 7 in q .* and 8 in k", {"q": Q[..., :7]}),
     (r"same length, got 5 keys .* and 4 values", {"v": V[:, :, :4]}),

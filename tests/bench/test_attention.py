@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from parsimax.bench import attention, attention_contenders, attention_gate
-from parsimax.bench.attention_contenders import OURS, Shape
+from parsimax.bench.attention_contenders import LEARNED, OURS, Shape
 from parsimax.cli import main
 
 
@@ -38,6 +39,18 @@ def test_a_wrong_result_and_a_wrong_gradient_are_refused():
     assert "output" in attention_gate.refuse(OURS, off, shape, "float32", "cpu")
     assert "whole" in attention_gate.refuse_rows(OURS, off, p, "float32")
     assert "of k" in attention_gate.refuse(OURS, without_keys, shape, "float32", "cpu")
+
+
+def test_what_float32_cannot_know_is_not_held_against_it():
+    """At alpha = 1.9 the last digits of scores decide about gradients."""
+    shape = Shape(1, 4, 512, 64, False, 0.75)
+    right = attention_contenders.contenders(shape, "cpu")[LEARNED]
+    assert attention_gate.refuse(LEARNED, right, shape, "float32", "cpu") is None
+
+    def off(p):
+        return right(replace(p, q=p.q * (1 + 1e-4)))
+
+    assert "off by" in attention_gate.refuse(LEARNED, off, shape, "float32", "cpu")
 
 
 def test_the_command_writes_comparable_rows(tmp_path, capsys):

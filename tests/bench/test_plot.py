@@ -47,3 +47,49 @@ def test_what_cannot_be_drawn_is_said_in_one_line(tmp_path, capsys):
     assert "expected results as JSON" in capsys.readouterr().err
     assert main(["bench", "plot", str(tmp_path / "missing.json")]) == 1
     assert "missing.json" in capsys.readouterr().err
+
+
+@pytest.fixture
+def attention_report():
+    """Two lengths, causal and not; one result of ours and one of a peer were refused."""
+    rows = []
+    for tokens in (4096, 65536):
+        for causal in (False, True):
+            for empty, ratio in ((0.0, 2.1), (0.5, 1.2), (0.9, 0.45)):
+                for name, times in (
+                    ("torch: softmax, cuDNN", 1 / ratio),
+                    ("parsimax: alpha 1.5", 1.0),
+                    ("parsimax: one learned alpha a head", 1.4 if causal else None),
+                    ("adasplash v1", 8.0),
+                ):
+                    rows.append(
+                        {
+                            "tokens": tokens, "batch": 65536 // tokens, "size": 64,
+                            "causal": causal, "empty": empty, "dtype": "bfloat16",
+                            "contender": name, "ms": 3.0,
+                            "refused": None if times else "gradient of q is off by 2e-02",
+                            "ratio": times and ratio * times,
+                        }
+                    )  # fmt: skip
+    return {
+        "date": "2026-11-15",
+        "gpu": "NVIDIA H200",
+        "torch": "2.11.0",
+        "heads": 16,
+        "rows": rows,
+    }
+
+
+def test_attention_against_the_share_of_empty_blocks(attention_report, tmp_path):
+    source = tmp_path / "attention-nvidia-h200.json"
+    source.write_text(json.dumps(attention_report), encoding="utf-8")
+    assert main(["bench", "plot", str(source)]) == 0
+    svg = (tmp_path / "attention-nvidia-h200.svg").read_text(encoding="utf-8")
+    for words in ("65,536 tokens", "heads of 64, causal", "adasplash v1", "wrong or failed", "90%"):
+        assert words in svg
+    assert "adasplash v2" not in svg  # takes no part here
+    axes = plot.draw(attention_report).axes
+    assert len(axes) == 4
+    lines = {tuple(line.get_ydata()) for line in axes[0].get_lines()}
+    assert (2.1, 1.2, 0.45) in lines
+    assert axes[0].get_ylim()[1] > 8 * 2.1

@@ -103,6 +103,7 @@ def test_controls_are_trained_once(
         (["--texts", "0"], "texts: expected at least 1, got 0"),
         (["--adversaries", "-1"], "adversaries: expected at least 0"),
         (["--epsilon", "2"], "epsilon: expected a number from 0 to 1"),
+        (["--adversarial", "-1"], "adversarial: expected finite numbers from 0, got -1"),
         (["--level", "1"], "level: expected a number between 0 and 1"),
         (["--seeds", "1"], "seeds: 1 is the run's own seed"),
         (["--seeds", "-5"], "seeds: expected numbers from 0"),

@@ -138,6 +138,13 @@ def test_other_options_and_data_are_not_shown_as_the_old_ones(
     assert main(arguments) == 1
     assert "the contents of its data files" in capsys.readouterr().err
     assert {p: p.read_bytes() for p in Path("out").rglob("*") if p.is_file()} == before
+    (broken,) = Path("out").rglob("sweep-audit.json")
+    for text in ('{"options": ', "[1]"):
+        broken.write_text(text)
+        assert main(arguments) == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert str(broken) in said
+        assert "remove it, and it is made again" in said
 
 
 def test_parameters_are_not_rounded() -> None:

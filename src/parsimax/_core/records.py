@@ -21,7 +21,8 @@ class AttentionRecord:
 
     Args:
         tokens: those that are attended to, one a key.
-        weights: (layer, head, Lq, Lk), without padding.
+        weights: (layer, head, Lq, Lk), without padding. Those of a query sum to 1, or for
+            attention with a budget of k, all to k, each at most 1; a query may have none at all.
         module: which kind of attention, such as ``encoder``, ``context`` or ``decoder``.
         queries: the tokens that attend, where they are others than ``tokens``; None in
             self-attention.

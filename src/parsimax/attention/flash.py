@@ -34,11 +34,15 @@ def _numbers(band: Band) -> tuple[int, int, int]:
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether heads are of a size that the kernels know, and none of the sizes is 0."""
+    """Whether sizes are such that the kernels know them, and none of them is 0."""
     if not ENABLED or min(*q.shape, *k.shape, *v.shape) == 0:
         return False
     # one head of queries may broadcast to many of keys, which the kernels do not know
-    return max(q.shape[-1], v.shape[-1]) <= _LARGEST_HEAD and q.shape[1] % k.shape[1] == 0
+    if max(q.shape[-1], v.shape[-1]) > _LARGEST_HEAD or q.shape[1] % k.shape[1]:
+        return False
+    from parsimax.kernels.gpu.flash.launch import countable
+
+    return countable(q, k, v)
 
 
 def flash_attention(

@@ -26,7 +26,14 @@ from . import flash, tiled
 from .choice import DEFAULT_ALPHA, check_one_choice, entmax_of_heads
 from .dropping import draw
 from .fused import few_keys, fused_attention, kernel_alpha
-from .inputs import check_dropout, check_dtypes, check_flag, check_scale, scores_shape
+from .inputs import (
+    check_devices,
+    check_dropout,
+    check_dtypes,
+    check_flag,
+    check_scale,
+    scores_shape,
+)
 from .precision import autocast_inputs, without_autocast
 from .products import matmul_heads
 from .rowwise import read_rows
@@ -107,6 +114,7 @@ def attention(
     check_one_choice(alpha, mapping)
     shape = scores_shape(q, k, v, enable_gqa)
     allowed, bias = split_mask(attn_mask, shape)
+    check_devices(q=q, attn_mask=attn_mask)
     dropout_p = check_dropout(dropout_p, "dropout_p")
     scale = check_scale(scale, q.shape[-1])
     chosen = mapping if mapping is None or isinstance(mapping, Mapping) else read_text(mapping)

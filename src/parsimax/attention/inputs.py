@@ -13,6 +13,7 @@ def scores_shape(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> torch.Siz
     """The shape (..., Lq, Lk) that the scores will have, once q, k and v are found to fit."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check_input(name, x)
+    check_devices(q=q, k=k, v=v)
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(
             f"q and k must have the same size in their last dimension, got {q.shape[-1]} in q "
@@ -40,6 +41,14 @@ def check_tensor(name: str, x: object) -> None:
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
     if not x.is_floating_point():
         raise TypeError(f"{name} must have a floating-point dtype, got {x.dtype}")
+
+
+def check_devices(**tensors: Tensor | None) -> None:
+    """All where the first is; torch may return what was never written if one has no values."""
+    given = {name: x.device for name, x in tensors.items() if x is not None}
+    if len(set(given.values())) > 1:
+        found = ", ".join(f"{name} on {device}" for name, device in given.items())
+        raise ValueError(f"{', '.join(given)} must be on one device, got {found}")
 
 
 def _check_input(name: str, x: Tensor) -> None:

@@ -15,7 +15,7 @@ from parsimax.mappings.base import name_of
 from . import flash
 from .choice import DEFAULT_ALPHA, check_one_choice
 from .fused import kernel_alpha
-from .inputs import check_dtypes, check_flag, check_scale, check_size, scores_shape
+from .inputs import check_devices, check_dtypes, check_flag, check_scale, check_size, scores_shape
 from .precision import autocast_inputs, without_autocast
 from .rowwise import read_rows
 from .thresholds import THRESHOLDS
@@ -116,6 +116,7 @@ def statistics(
     check_one_choice(alpha, mapping)
     shape = scores_shape(q, k, k, enable_gqa)
     allowed, bias = split_mask(attn_mask, shape)
+    check_devices(q=q, attn_mask=attn_mask)
     scale = check_scale(scale, q.shape[-1])
     chosen = None if mapping is None else parse(mapping)
     band = read_band(shape, is_causal, causal_align, window)

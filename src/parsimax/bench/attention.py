@@ -13,7 +13,7 @@ from rich.table import Table
 from parsimax.attention import flash
 from parsimax.bench import attention_contenders as contenders
 from parsimax.bench import attention_gate as gate
-from parsimax.bench import memory, session, timing
+from parsimax.bench import memory, profile, session, timing
 from parsimax.bench.attention_contenders import CUDNN, DENSE, LEARNED, OURS, Problem, Shape
 
 _TOGETHER = 65536  # tokens of a batch, whatever the length of one item
@@ -39,6 +39,7 @@ class Row:
     graph: bool | None = None
     ratio: float | None = None
     peak_mib: float | None = None
+    kernels_ms: dict[str, float] | None = None  # where the time goes, on a GPU
 
     def complaint(self) -> str | None:
         """Why a result of ours was refused, and on which input."""
@@ -123,11 +124,13 @@ def measure(shape: Shape, todo: Plan, note: session.Note = lambda _: None) -> li
             runs[name] = _steps(name, attend, p)
     for name, (forward, both) in runs.items():
         note(f"{name}: timing")
+        on_gpu = todo.device == "cuda"
         times = timing.times({"forward": forward, "both": both}, 1, todo.repeats, todo.device)
-        peak = memory.gpu_peak(both, contenders.wanted(name, p)) if todo.device == "cuda" else None
         rows[name] = replace(
             rows[name], forward_ms=times["forward"].ms, ms=times["both"].ms,
-            graph=times["both"].graph, peak_mib=peak,
+            graph=times["both"].graph,
+            peak_mib=memory.gpu_peak(both, contenders.wanted(name, p)) if on_gpu else None,
+            kernels_ms=profile.kernels(both) if on_gpu and name in _MINE else None,
         )  # fmt: skip
     dense = rows[base].ms
     return [
@@ -176,4 +179,7 @@ def table(rows: list[Row]) -> Table:
             "" if row.peak_mib is None else f"{row.peak_mib:.0f} MiB",
             style="bold" if row.contender in _MINE else None,
         )
+        if row.kernels_ms:
+            parts = ", ".join(f"{name} {ms:.2f}" for name, ms in row.kernels_ms.items())
+            result.add_row("", f"  {parts}", style="dim")
     return result

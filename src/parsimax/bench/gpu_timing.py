@@ -17,11 +17,17 @@ from parsimax.bench.timing import Run, Time, medians
 _BATCH = 2e-3  # seconds between two events at least, so that a launch is a small part of them
 _MOST = 100  # but no more runs than this
 _SLOW = 2e-2  # seconds; whoever needs longer is measured three times, not more
+_VERY_SLOW = 0.5  # seconds; a launch is nothing beside them, so once is enough, and no graph
 
 
 def times(runs: Mapping[str, Run], calls: int, repeats: int) -> dict[str, Time]:
     """Milliseconds of one call of each; eager times come first, so that graphs find free memory."""
-    eager = _medians(runs, repeats)
+    for run in runs.values():  # compiled
+        run()
+    once = {name: _clock(run) for name, run in runs.items()}
+    slow = {name: seconds for name, seconds in once.items() if seconds > _VERY_SLOW}
+    runs = {name: run for name, run in runs.items() if name not in slow}
+    eager = slow | _medians(runs, repeats)
     torch.cuda.empty_cache()
     # One pool for all graphs: nobody reads their results, so one may overwrite those of another.
     stream, pool = _stream(), torch.cuda.graph_pool_handle()

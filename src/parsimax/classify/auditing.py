@@ -36,7 +36,8 @@ def auditable(run: Run | Classifier, *, dtype: torch.dtype | None = None) -> Aud
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()  # cuDNN wants a copy's weights in one piece again
-    return Auditable(model.embed, model.encode, model.attend, model.decode, pad=PAD)
+    pull = model.encoder.pull if model.encoder.pulls else None
+    return Auditable(model.embed, model.encode, model.attend, model.decode, pad=PAD, pull=pull)
 
 
 def texts(

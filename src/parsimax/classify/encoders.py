@@ -7,16 +7,20 @@ and no text depends on the others of its batch.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from parsimax._core.auditable import Pull
 from parsimax.attention import attention
-from parsimax.mappings import parse
+from parsimax.mappings import Softmax, parse
 
 from .config import BiLSTMSettings, TransformerSettings
 from .lstm import LSTM
+from .lstm_pull import BiLSTMPull
+from .transformer_pull import TransformerPull
 
 
 class BiLSTM(nn.Module):
@@ -47,6 +51,13 @@ class BiLSTM(nn.Module):
             x = torch.cat([ahead, _take(back, turned)], -1)
         return x.masked_fill(~mask.unsqueeze(-1), 0.0)
 
+    pulls = True
+
+    def pull(self, x: Tensor) -> Pull:
+        """Texts of one length (B, n, E), and the way back from single states."""
+        pairs = zip(self.forwards, self.backwards, strict=True)
+        return BiLSTMPull([(cast(LSTM, a), cast(LSTM, b)) for a, b in pairs], x)
+
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
     """Rows of each text (B, L, E) by number (B, L)."""
@@ -64,7 +75,7 @@ class Transformer(nn.Module):
         self.size = settings.dim
         self.dropout = settings.dropout
         self.project = nn.Identity() if size == self.size else nn.Linear(size, self.size)
-        self.layers = nn.ModuleList(_Layer(settings) for _ in range(settings.layers))
+        self.layers = nn.ModuleList(TransformerLayer(settings) for _ in range(settings.layers))
         self.norm = nn.LayerNorm(self.size)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -76,8 +87,22 @@ class Transformer(nn.Module):
         states: Tensor = self.norm(x)
         return states.masked_fill(~mask.unsqueeze(-1), 0.0)
 
+    @property
+    def pulls(self) -> bool:
+        """Whether the way back is known in closed form."""
+        mappings = [layer.mapping for layer in self.layers]
+        return all(isinstance(mapping, Softmax) for mapping in mappings)
 
-class _Layer(nn.Module):
+    def pull(self, x: Tensor) -> Pull:
+        """Texts of one length (B, n, E), and the way back from single states."""
+        positions = _positions(x.new_empty(x.shape[1], self.size))
+        layers = [cast(TransformerLayer, layer) for layer in self.layers]
+        return TransformerPull(self.project, layers, self.norm, x, positions)
+
+
+class TransformerLayer(nn.Module):
+    """Self-attention and a feed-forward part."""
+
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
         self.heads, self.dropout = settings.heads, settings.dropout
@@ -91,6 +116,7 @@ class _Layer(nn.Module):
         )
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """(B, L, dim) to the same."""
         batch, length, dim = x.shape
         parts = self.project(self.attention_norm(x)).view(batch, length, 3, self.heads, -1)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
@@ -155,6 +181,29 @@ class Compact(nn.Module):
         within = steps <= mask.sum(1, keepdim=True) + 1
         states: Tensor = self.inner(wide, within)
         return states[:, 1:-1].masked_fill(~mask.unsqueeze(-1), 0.0)
+
+    @property
+    def pulls(self) -> bool:
+        """Whether there is a way back without autograd."""
+        return self.inner.pulls
+
+    def pull(self, x: Tensor) -> Pull:
+        """Texts of one length (B, n, E) without padding, and the way back from single states."""
+        if self.edges is None:
+            return self.inner.pull(x)
+        edges = self.edges.to(x.dtype).expand(len(x), 2, -1)
+        return _Within(self.inner.pull(torch.cat([edges[:, :1], x, edges[:, 1:]], 1)))
+
+
+class _Within:
+    """The way through an encoder that reads one vector more on both sides."""
+
+    def __init__(self, whole: Pull) -> None:
+        self._whole = whole
+        self.states = whole.states[:, 1:-1]
+
+    def __call__(self, at: Tensor, vectors: Tensor) -> Tensor:
+        return self._whole(at + 1, vectors)[:, :, 1:-1]
 
 
 def build(settings: BiLSTMSettings | TransformerSettings, size: int, boundaries: bool) -> Compact:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from contextlib import contextmanager
@@ -141,6 +142,9 @@ def audit(
         raise ValueError(f"level: expected a number between 0 and 1, got {level:g}")
     if not 0 <= epsilon <= 1:
         raise ValueError(f"epsilon: expected a number from 0 to 1, got {epsilon:g}")
+    for lam in adversarial:
+        if not 0 <= lam < math.inf:
+            raise ValueError(f"adversarial: expected finite numbers from 0, got {lam:g}")
     _check_classifier(run)
 
     from parsimax.analysis.audit import Search

@@ -223,14 +223,16 @@ def structured(
 
 @app.command
 def plot(
-    results: Annotated[Path, Parameter(help="Results of bench rows on a GPU.")],
+    results: Annotated[
+        Path, Parameter(help="Results of bench rows on a GPU, or of bench attention.")
+    ],
     /,
     *,
     out: Annotated[
         Path | None, Parameter(help="File for the picture; its ending says which kind.")
     ] = None,
 ) -> None:
-    """Draw results as multiples of the memory floor, one panel for each shape, dtype and pass."""
+    """Draw results: of rows as multiples of the memory floor, of attention of softmax's time."""
     bench = importlib.import_module("parsimax.bench.plot")
     picture = bench.write(results, out)
     print(f"written to {picture}")

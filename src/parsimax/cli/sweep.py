@@ -114,6 +114,7 @@ def sweep(
         _check_same(job)
     where = place(device)
     points: list[Point] = []
+    made_with: list[Any] = []
     missing = 0
     for number, job in enumerate(jobs, start=1):
         if not quiet:
@@ -122,10 +123,13 @@ def sweep(
             missing += 1
             continue
         with using_threads(threads):
-            points.append(_point(job, options, where, train=not only_trained, quiet=quiet))
+            found, point = _point(job, options, where, train=not only_trained, quiet=quiet)
+        points.append(point)
+        if found["versions"] not in made_with:
+            made_with.append(found["versions"])
     if not points:
         raise ValueError(f"{out}: none of the {len(jobs)} runs of this sweep is trained")
-    page = _write(points, out, jobs, options)
+    page = _write(points, out, jobs, options, made_with)
     if not quiet:
         if missing:
             print(f"not trained, and left out: {missing} of {len(jobs)}")
@@ -278,7 +282,7 @@ def _check_task(path: Path) -> None:
 
 def _point(
     job: _Job, options: _Options, device: torch.device, *, train: bool, quiet: bool
-) -> Point:
+) -> tuple[dict[str, Any], Point]:
     """Train and audit one model, or read what is there."""
     from parsimax.analysis.audit.published import data_set
     from parsimax.analysis.audit.sweep import Point
@@ -295,7 +299,7 @@ def _point(
         text = json.dumps(found, ensure_ascii=False, allow_nan=False, default=str)
         rewrite(job.audit, text + "\n")
     tested = found["tested"]
-    return Point.read(
+    return found, Point.read(
         found,
         config=job.setting,
         data=data_set(job.setting),
@@ -321,7 +325,12 @@ def _read(path: Path) -> dict[str, Any] | None:
     """The audit of a run, if there is one."""
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it, and it is made again") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is no audit of a sweep; remove it, and it is made again")
     return found
 
 
@@ -398,7 +407,13 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def _write(points: list[Point], out: Path, jobs: Sequence[_Job], options: _Options) -> Path:
+def _write(
+    points: list[Point],
+    out: Path,
+    jobs: Sequence[_Job],
+    options: _Options,
+    made_with: list[Any],
+) -> Path:
     """The page and the files beside it."""
     from parsimax._runs.facts import replace as rewrite
     from parsimax._runs.facts import versions
@@ -410,6 +425,7 @@ def _write(points: list[Point], out: Path, jobs: Sequence[_Job], options: _Optio
     about = {
         "date": when,
         "versions": versions(),
+        "audited_with": made_with,  # on another machine, maybe
         "audit": options.key(),
         "configs": _configs(jobs),
     }
@@ -446,6 +462,7 @@ def _tables(found: Sweep) -> str:
         ("Table 2: correlation of the parameter with the entropy of the importance of inputs",
          tables.HEAD_2, tables.rows_2(found)),
         ("Jain & Wallace's figures, softmax", tables.HEAD_3, tables.rows_jain_wallace(found)),
+        ("Every mapping", tables.HEAD_4, tables.rows_cells(found)),
     ]  # fmt: skip
     return "\n".join(
         f"## {title}\n\n{tables.markdown(head, rows)}\n" for title, head, rows in parts if rows

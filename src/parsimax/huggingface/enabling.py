@@ -144,9 +144,18 @@ def _check_transformers(model: object) -> None:
 def _check_alpha(alpha: object, learn_alpha: object) -> float | None:
     if not isinstance(learn_alpha, bool):
         raise TypeError(f"learn_alpha must be True or False, got {learn_alpha!r}")
+    if alpha is None and learn_alpha:
+        return None
+    if alpha is None:
+        raise TypeError(
+            "alpha must be a number, got None, which draws one for each head where learn_alpha=True"
+        )
+    if isinstance(alpha, Tensor):
+        raise TypeError(
+            "alpha must be a number, the same for all heads (or their start if they are learned), "
+            f"got a tensor of shape {tuple(alpha.shape)}"
+        )
     if learn_alpha:
-        if alpha is None:
-            return None
         expected = "strictly between 1 and 2 where a learned alpha starts, or None"
         return check_number(alpha, "alpha", lambda x: 1 < x < 2, expected)
     return check_number(alpha, "alpha", lambda x: 1 <= x < float("inf"), "at least 1 and finite")

@@ -326,6 +326,7 @@ def test_no_gradient():
     [
         ({"importances": [("gradient_norm", "input")]}, "did you mean 'inputs'"),
         ({"importances": [("gradient_norm", "inputs"), (GradientNorm(), "inputs")]}, "twice"),
+        ({"importances": ["gradient_norm"]}, "pairs of a method and a source"),
         ({"states_per_text": 0}, "states_per_text"),
         ({"searches": (Search(steps=0), Search(steps=0))}, "searches must differ"),
         ({"level": 2}, "level"),

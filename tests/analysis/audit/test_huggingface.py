@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import parsimax as px
 from parsimax.analysis.audit import Search, Text, audit, from_model, from_texts, importance
 
 transformers = pytest.importorskip("transformers")
@@ -134,6 +135,30 @@ def test_what_cannot_be_audited():
     for head in (4, -1):
         with pytest.raises(ValueError, match="head must be an int from 0 to 3"):
             from_model(made(), head=head)
+    for other in ("bert", torch.nn.Linear(2, 2)):
+        with pytest.raises(TypeError, match="must be a classifier of texts such as Bert"):
+            from_model(other)
+    with pytest.raises(ValueError, match="must choose one of its classes"):
+        from_model(made(problem_type="multi_label_classification"))
+
+
+def test_decoders_and_sparse_models_are_refused():
+    config = transformers.GPT2Config(
+        n_embd=8, n_layer=2, n_head=2, vocab_size=30, n_positions=9, pad_token_id=0,
+        bos_token_id=1, eos_token_id=1,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="first token does not see the others"):
+        from_model(transformers.GPT2ForSequenceClassification(config))
+    sparse = made()
+    px.huggingface.enable(sparse, alpha=1.5)
+    with pytest.raises(ValueError, match="must have softmax attention"):
+        from_model(sparse)
+
+
+def test_texts_longer_than_a_model_has_positions():
+    model = from_model(made())
+    with pytest.raises(ValueError, match=r"has \d+ positions, got a text of \d+ tokens; cut texts"):
+        audit(model, [Text([5] * 600, ["x"] * 600)] * 3)
 
 
 class Tokenizer:

@@ -60,11 +60,28 @@ def test_trend_has_the_sign_of_the_data_and_is_scipys() -> None:
     assert trend.correlation == pytest.approx(expected)
     assert trend.models == 8
     assert trend.low <= trend.correlation <= trend.high
+    for seed in (1, 2):
+        own = [(p.place.value, m) for p, m in zip(models, means, strict=True) if p.seed == seed]
+        alone = kendalltau(*zip(*own, strict=True)).statistic
+        assert trend.by_seed[seed] == pytest.approx(alone)
     sure = falling().trend("sst-bilstm-tanh", resamples=50)
     assert sure is not None
     # seeds are equal here, and so tied: the largest τ-b of 4 pairs of ties among 8
     assert sure.correlation == pytest.approx(-1.0)
     assert sure.sign_share == 1.0
+    assert sure.same_for_all_seeds
+
+
+def test_seeds_that_disagree_are_told() -> None:
+    points = [
+        point(f"sparsegen(lam={lam:g})", seed, [level + 0.01 * lam * (1 if seed == 2 else -2)] * 3)
+        for lam in (-2.0, 0.0, 0.5)
+        for seed, level in ((1, 0.5), (2, 0.6), (3, 0.7))
+    ]
+    trend = Sweep((*points, point("sparsegen(lam=0.9)", 4, [0.1] * 3))).trend("sst-bilstm-tanh")
+    assert trend is not None
+    assert trend.by_seed == {1: -1.0, 2: 1.0, 3: -1.0}  # seed 4 has one degree only
+    assert not trend.same_for_all_seeds
 
 
 def test_two_degrees_of_sparsity_are_no_trend() -> None:

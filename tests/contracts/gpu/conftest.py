@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from tests.contracts.gpu.poison import poisoned
 
 
 @pytest.fixture(autouse=True)
 def _poisoned():
-    """Deterministic torch fills new tensors with NaN, and the largest integers."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    with poisoned():
+        yield

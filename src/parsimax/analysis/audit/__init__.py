@@ -1,7 +1,7 @@
 """Is it an explanation? Attention beside importance, under tests that could show it is not."""
 
 from .adversarial import Adversarial, Search, adversarial_attention
-from .auditable import Auditable, Text
+from .auditable import Auditable, Pull, Text
 from .bootstrap import Column, Estimate, estimates
 from .divergence import jensen_shannon, normalised_entropy, smoothed_kl, total_variation
 from .huggingface import from_model, from_texts
@@ -39,6 +39,7 @@ __all__ = [
     "IntegratedGradients",
     "LeaveOneOut",
     "Measure",
+    "Pull",
     "RankCorrelation",
     "Search",
     "Text",

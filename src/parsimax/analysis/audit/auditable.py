@@ -5,6 +5,6 @@ They are records that any layer can fill, so they are defined with the others.
 
 from __future__ import annotations
 
-from parsimax._core.auditable import Auditable, Text
+from parsimax._core.auditable import Auditable, Pull, Text
 
-__all__ = ["Auditable", "Text"]
+__all__ = ["Auditable", "Pull", "Text"]

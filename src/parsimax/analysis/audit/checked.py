@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from .auditable import Auditable
+from .auditable import Auditable, Pull
 from .rows import Footprint, Tokens, most_rows, pad
 
 DEFAULT_MEMORY = 512 * 2**20  # bytes
@@ -50,6 +50,11 @@ class Checked:
                 raise TypeError(
                     f"auditable.{name} must be a function, got {type(function).__name__}{hint}"
                 )
+        self._pull = getattr(auditable, "pull", None)
+        if self._pull is not None and not callable(self._pull):
+            raise TypeError(
+                f"auditable.pull must be a function or None, got {type(self._pull).__name__}"
+            )
         if isinstance(memory, bool) or not isinstance(memory, int) or memory <= 0:
             raise ValueError(f"memory must be a positive number of bytes, got {memory!r}")
         self._auditable = auditable
@@ -58,6 +63,7 @@ class Checked:
         self.most = most_rows(self.device)
         self.dtype = torch.get_default_dtype()  # of predictions, once there are any
         self._footprint: Footprint | None = None
+        self._pull_checked = False
 
     @property
     def filler(self) -> int:
@@ -85,6 +91,46 @@ class Checked:
         with self._differentiable():
             h = self._auditable.encode(x, mask)
         return _expect(h, "encode", (*mask.shape, None))
+
+    @property
+    def pulls(self) -> bool:
+        """Whether the model has a faster way back from single states, here."""
+        return self._pull is not None and self.device.type == "cpu"
+
+    def pull(self, x: Tensor) -> Pull:
+        """The way of texts of one length through the encoder, and back; compared with it once."""
+        assert self._pull is not None
+        way: Pull = self._pull(x)
+        if not self._pull_checked:
+            self._compare(way, x)
+            self._pull_checked = True
+        return way
+
+    def pull_back(self, way: Pull, at: Tensor, vectors: Tensor, x: Tensor) -> Tensor:
+        """Gradients (B, P, n, E)."""
+        batch, length, size = x.shape
+        return _expect(way(at, vectors), "pull(x)(at, vectors)", (batch, len(at), length, size))
+
+    def _compare(self, way: Pull, x: Tensor) -> None:
+        """States and the gradient of the first one are those of ``encode``."""
+        first, at = x[:1], torch.zeros(1, dtype=torch.long)
+        with torch.enable_grad():
+            leaf = first.detach().requires_grad_()
+            h = self.encode(leaf, torch.ones(first.shape[:2], dtype=torch.bool))
+            vector = torch.ones_like(h[0, 0])
+            (grad,) = torch.autograd.grad(h[0, 0], leaf, vector)
+        states = _expect(way.states, "pull(x).states", (len(x), x.shape[1], h.shape[-1]))
+        vectors = vector.expand(len(x), 1, -1)
+        found = self.pull_back(way, at, vectors, x)[0, 0]
+        for what, ours, theirs in (
+            ("the states that encode returns", states[0], h.detach()[0]),
+            ("the gradients that encode has", found, grad[0]),
+        ):
+            far = float((ours - theirs).abs().max())
+            if not far <= 1e-3 * max(1.0, float(theirs.abs().max())):
+                raise ValueError(
+                    f"auditable.pull must lead to {what}, got others that are up to {far:.2g} away"
+                )
 
     def attend(self, h: Tensor, mask: Tensor) -> Tensor:
         """Weights (B, L)."""

@@ -43,10 +43,11 @@ def from_model(model: Any, *, head: int | None = None) -> Auditable:
 
     Raises:
         TypeError: it is no classifier.
-        ValueError: it has one class, no list of layers, no such head, or attention that cannot be
-            listened to.
+        ValueError: it has one class, several at once, no list of layers, no such head, attention
+            that cannot be listened to, or a first token that sees no other (a decoder).
     """
     _register()
+    _check_classifier(model)
     parts = _Parts(copy.deepcopy(model).eval().requires_grad_(False), head)
     parts.try_out()
     pad = getattr(model.config, "pad_token_id", None)
@@ -72,6 +73,29 @@ def from_texts(
         words = tokenizer.convert_ids_to_tokens(ids)
         found.append(Text(tuple(ids), tuple(words), None if labels is None else labels[number]))
     return found
+
+
+def _check_classifier(model: Any) -> None:
+    """Refuse what has no classes that exclude each other."""
+    name = type(model).__name__
+    known = isinstance(model, nn.Module) and hasattr(model, "config")
+    if not known or not hasattr(model, "num_labels") or "SequenceClassification" not in name:
+        raise TypeError(
+            f"model must be a classifier of texts such as BertForSequenceClassification, got {name}"
+        )
+    if model.num_labels < 2:
+        raise ValueError(f"model must have at least two classes, got {model.num_labels}")
+    if getattr(model.config, "problem_type", None) == "multi_label_classification":
+        raise ValueError(
+            "model must choose one of its classes, got one with problem_type "
+            "'multi_label_classification'; give the four functions of an Auditable by hand, one "
+            "class against its absence"
+        )
+    if getattr(model.config, "_attn_implementation", None) == "parsimax":
+        raise ValueError(
+            "model must have softmax attention, got one with px.huggingface.enable; give the four "
+            "functions of an Auditable by hand"
+        )
 
 
 class _Probe:
@@ -111,13 +135,6 @@ class _Parts:
         self.model = model
         config = model.config
         self.name = type(model).__name__
-        if not hasattr(model, "num_labels") or "SequenceClassification" not in self.name:
-            raise TypeError(
-                f"model must be a classifier of texts such as BertForSequenceClassification, got "
-                f"{self.name}"
-            )
-        if model.num_labels < 2:
-            raise ValueError(f"model must have at least two classes, got {model.num_labels}")
         heads = int(config.num_attention_heads)
         if head is not None and not (isinstance(head, int) and 0 <= head < heads):
             raise ValueError(f"head must be an int from 0 to {heads - 1} or None, got {head!r}")
@@ -133,7 +150,12 @@ class _Parts:
         x = self.embed(torch.zeros(1, 2, dtype=torch.long, device=self.model.device))
         mask = torch.ones(1, 2, dtype=torch.bool, device=self.model.device)
         with torch.no_grad():
-            self.attend(self.encode(x, mask), mask)
+            weights = self.attend(self.encode(x, mask), mask)
+        if float(weights[0, 1]) == 0:
+            raise ValueError(
+                f"{self.name}: its first token does not see the others, so that it cannot be what "
+                "the model decides by; give the four functions of an Auditable by hand"
+            )
 
     def embed(self, tokens: Tensor) -> Tensor:
         vectors: Tensor = self.model.get_input_embeddings()(tokens)
@@ -146,8 +168,18 @@ class _Parts:
             heard.append(args[0] if args else kwargs["hidden_states"])
 
         self.probe.asked = None
-        with _hooked(self.last, listen):
-            self.model.base_model(inputs_embeds=x, attention_mask=mask.long())
+        try:
+            with _hooked(self.last, listen):
+                self.model.base_model(inputs_embeds=x, attention_mask=mask.long())
+        except (RuntimeError, IndexError) as error:
+            limit = getattr(self.model.config, "max_position_embeddings", None)
+            # some families count their positions from a padding token's number on
+            if limit is None or x.shape[1] <= limit - 2:
+                raise
+            raise ValueError(
+                f"{self.name} has {limit} positions, got a text of {x.shape[1]} tokens; cut texts "
+                f"off, e.g. by from_texts(..., max_length={limit - 2})"
+            ) from error
         return heard[0]
 
     def attend(self, h: Tensor, mask: Tensor) -> Tensor:

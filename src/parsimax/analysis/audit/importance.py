@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from .checked import DEFAULT_MEMORY, Checked
 from .gradients import prediction_gradients
 from .methods import LeaveOneOut, Method, method_of
 from .removal import leave_out_hidden, leave_out_inputs, leave_out_states
-from .rows import Progress, Reporter, Tokens, batches, tokens_of
-from .state_gradients import copies_for, state_gradients
+from .rows import Footprint, Progress, Reporter, Tokens, batches, tokens_of
+from .state_gradients import copies_for, pulled_gradients, state_gradients, texts_together
 
 
 def importance(
@@ -117,6 +117,16 @@ def to_states(
     found: list[Tensor] = [torch.empty(0)] * len(rows)
     footprint = model.footprint(rows)
     report = Reporter(progress, stage, len(rows))
+    if model.pulls and not isinstance(method, LeaveOneOut):
+        for index in _alike(lengths, states, footprint, model.memory):
+            tokens, _ = model.batch([rows[i] for i in index])
+            at = torch.arange(lengths[index[0]]) if states is None else states[index[0]]
+            most = footprint.rows(tokens.shape[1], model.memory)
+            values = pulled_gradients(model, tokens, at, method, most).double()
+            for i, value in zip(index, values, strict=True):
+                found[i] = value
+            report.add(len(index))
+        return found
     size = copies_for(1, 2**30, model.device)
     for index in batches(lengths, footprint, model.memory, most=size):
         tokens, mask = model.batch([rows[i] for i in index])
@@ -140,3 +150,20 @@ def to_states(
             found[i] = value[: wanted[i], : lengths[i]].clone()
         report.add(len(index))
     return found
+
+
+def _alike(
+    lengths: Sequence[int],
+    states: Sequence[Tensor] | None,
+    footprint: Footprint,
+    memory: int,
+) -> Iterator[list[int]]:
+    """Texts of one length that are asked for the same states, some at a time, longest first."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, length in enumerate(lengths):
+        key = (length,) if states is None else (length, *states[i].tolist())
+        groups.setdefault(key, []).append(i)
+    for key, group in sorted(groups.items(), key=lambda item: -item[0][0]):
+        size = min(footprint.rows(key[0], memory), texts_together(key[0]))
+        for start in range(0, len(group), size):
+            yield group[start : start + size]

@@ -233,7 +233,13 @@ def _named(
 ) -> dict[str, tuple[Method, str]]:
     """Importances by name: the method's, the source, and options where names would be equal."""
     found: dict[str, tuple[Method, str]] = {}
-    for given, source in importances:
+    for pair in importances:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise ValueError(
+                'importances must be pairs of a method and a source, such as ("gradient_norm", '
+                f'"inputs"), got {pair!r}'
+            )
+        given, source = pair
         method = method_of(given)
         check_choice(source, "the source of an importance", ("inputs", "hidden"))
         plain = method == type(method)()

@@ -5,6 +5,8 @@ models are bound by the overhead of each operation, so they are taken many at a 
 of a batch of texts, in which backward number s asks for the s-th state of every text at once. If
 there are few texts, each is copied, and the copies share its states. The cost above that of the
 backwards themselves is one forward a row.
+
+A model that knows the way back from single states (:class:`Pull`) is asked for it instead.
 """
 
 from __future__ import annotations
@@ -22,12 +24,44 @@ from .methods import IntegratedGradients
 # Enough rows for a backward to be bound by arithmetic; fewer waste time, more waste memory.
 ROWS_ON_CPU = 32
 ROWS_ON_GPU = 1024
+# States of short texts that go back together, and of a long one.
+STATES_TOGETHER = 128
 
 
 def copies_for(texts: int, length: int, device: torch.device) -> int:
     """How many copies of each text go into one forward."""
     rows = ROWS_ON_CPU if device.type == "cpu" else ROWS_ON_GPU
     return max(1, min(length, math.ceil(rows / texts)))
+
+
+def texts_together(length: int) -> int:
+    """How many texts of a length go through a model together, if it knows the way back."""
+    return math.ceil(STATES_TOGETHER / length)
+
+
+def pulled_gradients(
+    model: Checked, tokens: Tensor, at: Tensor, method: GradientMethod, most: int
+) -> Tensor:
+    """Influence (B, P, n) of inputs on the norms of states ``at`` (P,) of texts of one length.
+
+    Args:
+        most: States of all texts that memory has room for at once.
+    """
+    nodes, weights = _path(method)
+    portion = max(1, min(most, STATES_TOGETHER) // len(tokens))
+    with torch.no_grad():
+        x = model.embed(tokens)
+        inputs = x.unsqueeze(1)
+        total = x.new_zeros(len(x), len(at), x.shape[1])
+        for node, weight in zip(nodes, weights, strict=True):
+            way = model.pull(node * x)
+            units = torch.nn.functional.normalize(way.states, dim=-1, eps=0.0).nan_to_num(0.0)
+            for first in range(0, len(at), portion):
+                asked = at[first : first + portion]
+                grads = model.pull_back(way, asked, units[:, asked], x)
+                value = _value(grads, inputs, method)
+                total[:, first : first + portion] += weight * value
+    return total.abs()
 
 
 def state_gradients(
@@ -56,17 +90,13 @@ def state_gradients(
     turns = turns.view(texts, rounds, copies).transpose(1, 2).reshape(texts * copies, rounds)
     row_mask = mask.repeat_interleave(copies, 0)
     rows = x.repeat_interleave(copies, 0)
-    nodes, weights = (
-        path(method.steps) if isinstance(method, IntegratedGradients) else ([1.0], [1.0])
-    )
+    nodes, weights = _path(method)
     total: Tensor | None = None
     for node, weight in zip(nodes, weights, strict=True):
         part = weight * _every_round(model, node * rows, row_mask, turns, method, rows)
         total = part if total is None else total + part
     assert total is not None
-    if isinstance(method, IntegratedGradients):
-        total = total.abs()
-    total = total.view(texts, copies, rounds, -1).transpose(1, 2)
+    total = total.abs().view(texts, copies, rounds, -1).transpose(1, 2)
     influence = total.reshape(texts, rounds * copies, -1)[:, :count]
     return influence.masked_fill((wanted < 0)[:, :, None], 0.0)
 
@@ -92,11 +122,20 @@ def _every_round(
             one = torch.nn.functional.one_hot(state.clamp(min=0), mask.shape[1]).to(norms.dtype)
             one = one * (state >= 0)[:, None]
             (grad,) = torch.autograd.grad(norms, leaf, one, retain_graph=turn < last)
-            if isinstance(method, IntegratedGradients):
-                found.append((grad * inputs).sum(-1))
-            else:
-                found.append(attribute(grad, inputs, method))
+            found.append(_value(grad, inputs, method))
     return torch.stack(found, 1)
+
+
+def _path(method: GradientMethod) -> tuple[list[float], list[float]]:
+    """Where gradients are taken between no inputs and all of them, and with which weights."""
+    return path(method.steps) if isinstance(method, IntegratedGradients) else ([1.0], [1.0])
+
+
+def _value(grad: Tensor, inputs: Tensor, method: GradientMethod) -> Tensor:
+    """One number for each gradient in a vector; its sign is kept where a path adds them up."""
+    if isinstance(method, IntegratedGradients):
+        return (grad * inputs).sum(-1)
+    return attribute(grad, inputs, method)
 
 
 def _table(mask: Tensor, states: Sequence[Tensor] | None) -> Tensor:

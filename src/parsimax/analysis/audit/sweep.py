@@ -166,6 +166,8 @@ class Trend:
         high: Upper end.
         sign_share: Share of resamples whose sign is that of ``correlation``.
         models: How many.
+        by_seed: The correlation within the models of each seed alone: intervals over texts say
+            nothing of other seeds.
     """
 
     correlation: float
@@ -173,6 +175,12 @@ class Trend:
     high: float
     sign_share: float
     models: int
+    by_seed: Mapping[int, float]
+
+    @property
+    def same_for_all_seeds(self) -> bool:
+        """Whether every seed alone has the sign of all together."""
+        return all(value * self.correlation > 0 for value in self.by_seed.values())
 
 
 @dataclass(frozen=True)
@@ -237,11 +245,16 @@ class Sweep:
         found = kendall_tau([strength] * len(means), means).tau
         whole, drawn_taus = float(found[0]), found[1:]
         drawn_taus = drawn_taus[~drawn_taus.isnan()]
+        seeds = dict[int, float]()
+        for number in sorted({p.seed for p in points}):
+            own = torch.tensor([p.seed == number for p in points])
+            if len(set(strength[own].tolist())) >= 3:
+                seeds[number] = float(kendall_tau([strength[own]], [means[0][own]]).tau[0])
         if not len(drawn_taus):
-            return Trend(whole, math.nan, math.nan, math.nan, len(points))
+            return Trend(whole, math.nan, math.nan, math.nan, len(points), seeds)
         ends = drawn_taus.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
         same = float((drawn_taus.sign() == math.copysign(1.0, whole)).double().mean())
-        return Trend(whole, float(ends[0]), float(ends[1]), same, len(points))
+        return Trend(whole, float(ends[0]), float(ends[1]), same, len(points), seeds)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a model, with the mean of every measure, for CSV."""

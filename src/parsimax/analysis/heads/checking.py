@@ -21,7 +21,8 @@ class Sentence:
 
     Args:
         record: on the CPU.
-        weights: (layer, head, Lq, Lk) in float64, each row with a sum of 1 or of 0.
+        weights: (layer, head, Lq, Lk) in float64, each row with a sum of 1 or of 0; with a budget
+            of k they are divided by k.
         nonzero: the same shape, from the weights as they were given, in their own precision.
         allowed: (Lq, Lk).
         live: (layer, head, Lq), rows that have any weight.
@@ -133,14 +134,15 @@ def _allowed(record: AttentionRecord, where: str) -> Tensor:
 
 
 def _check_sums(sums: Tensor, where: str) -> None:
-    """All rows have the same sum: 1, or k where attention has a budget of k."""
+    """All rows have the same sum: 1, or where attention has a budget of k, a real number, k."""
     if not sums.numel():
         return
     low, high = sums.min().item(), sums.max().item()
     if high - low > _SUM_TOLERANCE * high or high < 1 - _SUM_TOLERANCE:
         raise ValueError(
-            f"{where}: the weights of a query must sum to 1, got sums from {low:.4g} to "
-            f"{high:.4g}; was the model in training mode, with dropout? call model.eval() first"
+            f"{where}: the weights of a query must sum to 1 (or all to k, with a budget of k), got "
+            f"sums from {low:.4g} to {high:.4g}; was the model in training mode, with dropout? "
+            "call model.eval() first"
         )
 
 

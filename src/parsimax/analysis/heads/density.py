@@ -21,7 +21,7 @@ class Density:
 
     The density of a query is the share of visible keys whose weight is above zero, exactly: 1 for
     softmax whatever the mask. Queries that see nothing, or have no weight at all, are left out
-    and counted.
+    and counted. What weights sum to does not matter: 1, or k with a budget of k.
 
     Args:
         module: which kind of attention.

@@ -18,21 +18,26 @@ _METHODS = (("gradient_norm", "gradient"), ("leave_one_out", "leave-one-out"))
 def correlation_figure(sweep: Sweep, method: str, *, name: str) -> str:
     """Figures 1 (gradient) and 4 (leave-one-out): τ-b with words, and with hidden states."""
     kinds = (("inputs", "with words"), ("hidden", "with hidden states"))
-    rows = [(config, cell) for config in sweep.configs for cell in sweep.cells(config)]
+    # half a row of space between settings
+    rows: list[tuple[float, str, Cell]] = []
+    end = 0.0
+    for number, config in enumerate(sweep.configs):
+        for cell in sweep.cells(config):
+            rows.append((len(rows) + 0.5 * number, f"{config}, {short(cell)}", cell))
+        end = rows[-1][0] + 1
     with svg.drawing():
-        figure = Figure(figsize=(_WIDTH, 1.2 + 0.26 * len(rows)), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, 1.2 + 0.26 * end), layout="constrained")
         axes = figure.subplots()
         svg.quiet_axes(axes)
         for (source, label), color in zip(kinds, _COLORS, strict=True):
-            for place, (_, cell) in enumerate(rows):
+            for place, _, cell in rows:
                 _interval(axes, cell, tau(method, source), place, color, across=True)
             axes.plot([], [], "o", color=color, label=label)
-        names = [f"{config}, {short(cell)}" for config, cell in rows]
-        axes.set_yticks(range(len(rows)), names)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_yticks([place for place, _, _ in rows], [name for _, name, _ in rows])
+        axes.set_ylim(end - 0.4, -0.6)
         axes.axvline(0, color=svg.MUTED, linewidth=1)
         axes.set_xlabel("correlation with attention, τ-b")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 1.1 / (len(rows) + 1)), ncols=2,
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.0 + 1.1 / (end + 1)), ncols=2,
                     frameon=False)  # fmt: skip
         return svg.to_svg(figure, name=name, label="Correlation of attention and importance")
 

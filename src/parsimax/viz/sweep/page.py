@@ -39,7 +39,7 @@ def sweep_page(sweep: Sweep, *, origin: str = "") -> str:
         figure_3=_figure(figures.trend_figure(sweep)),
         figure_4=_figure(figures.correlation_figure(sweep, "leave_one_out", name="sweep-four")),
         density=_figure(figures.density_figure(sweep)),
-        everything=tables.models_table(sweep),
+        everything=tables.html(tables.HEAD_4, tables.rows_cells(sweep), tall=True),
         origin=escape(origin),
     )
 
@@ -70,6 +70,9 @@ def _trends(sweep: Sweep) -> str:
             what = "falls with sparsity: importance is spread over fewer words"
         else:
             what = "neither clearly rises nor falls with sparsity"
+        clear = trend.low > 0 or trend.high < 0
+        if clear and not trend.same_for_all_seeds:
+            what += "; but not for every seed alone"
         said.append(f"<li><b>{escape(config)}</b>: the entropy of importance {what}.</li>")
     if not said:
         return "<p>Fewer than three degrees of sparsity were tried, so there is no trend.</p>"

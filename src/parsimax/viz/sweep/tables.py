@@ -11,7 +11,7 @@ from parsimax.analysis.audit.published import (
     TABLE_1,
     TABLE_2,
 )
-from parsimax.analysis.audit.sweep import TABLE_1_KEY, Cell, Sweep, published_cells, tau
+from parsimax.analysis.audit.sweep import TABLE_1_KEY, Cell, Sweep, ceiling, published_cells, tau
 from parsimax.viz.audit.words import interval, number
 from parsimax.viz.table import table
 
@@ -58,6 +58,7 @@ def rows_2(sweep: Sweep) -> list[tuple[str, ...]]:
                 "" if theirs is None else number(theirs, 3),
                 same,
                 f"{100 * trend.sign_share:.0f} %",
+                ", ".join(number(value) for value in trend.by_seed.values()),
                 str(trend.models),
             )
         )
@@ -96,15 +97,18 @@ def rows_jain_wallace(sweep: Sweep) -> list[tuple[str, ...]]:
 HEAD_1 = ("data", "model", "ours: mean [interval] ± std over texts", "paper", "difference",
           "by seed", "texts")  # fmt: skip
 HEAD_2 = ("setting", "ours, τ-b [interval]", "paper", "same sign",
-          "resamples of texts with our sign", "models")  # fmt: skip
+          "resamples of texts with our sign", "by seed", "models")  # fmt: skip
 HEAD_3 = ("setting", "accuracy", "AUC", "τ-b gradient × input", "τ-b leave-one-out", "seeds")
+HEAD_4 = ("setting", "mapping", "seeds", "accuracy", "words with attention", "τ-b gradient",
+          "most possible", "share of that", "τ-b leave-one-out", "share of what is possible",
+          "τ-b gradient, hidden states", "entropy of gradient")  # fmt: skip
 
 
-def html(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def html(head: tuple[str, ...], rows: list[tuple[str, ...]], *, tall: bool = False) -> str:
     """Rows as a table of a page."""
     if not rows:
         return "<p>No model of this sweep belongs here.</p>"
-    return table(head, [[escape(cell) for cell in row] for row in rows])
+    return table(head, [[escape(cell) for cell in row] for row in rows], tall=tall)
 
 
 def markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -113,11 +117,12 @@ def markdown(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def models_table(sweep: Sweep) -> str:
-    """Every cell: accuracy, density, agreement."""
-    rows = []
+def rows_cells(sweep: Sweep) -> list[tuple[str, ...]]:
+    """Every mapping of every setting: accuracy, density, agreement."""
+    rows: list[tuple[str, ...]] = []
     for config in sweep.configs:
         for cell in sweep.cells(config):
+            highest = cell.estimate(ceiling("gradient_norm", "inputs"), resamples=1)
             keys = (
                 "density/attention",
                 tau("gradient_norm", "inputs"),
@@ -128,19 +133,18 @@ def models_table(sweep: Sweep) -> str:
                 "entropy/gradient_norm:inputs",
             )
             found = [cell.estimate(key, resamples=400) for key in keys]
+            shown = ["–" if e is None else interval(e) for e in found]
+            shown.insert(2, "–" if highest is None else number(highest.mean))
             rows.append(
                 (
                     config,
                     short(cell),
                     str(len(cell.points)),
                     _range([p.accuracy for p in cell.points]),
-                    *("–" if e is None else interval(e) for e in found),
+                    *shown,
                 )
             )
-    head = ("setting", "mapping", "seeds", "accuracy", "words with attention", "τ-b gradient",
-            "of what is possible", "τ-b leave-one-out", "of what is possible",
-            "τ-b gradient, hidden states", "entropy of gradient")  # fmt: skip
-    return table(head, [[escape(cell) for cell in row] for row in rows], tall=True)
+    return rows
 
 
 def _seeds(cell: Cell, key: str) -> str:

@@ -12,6 +12,7 @@ from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
     FOLDED,
+    block_of_head,
     fold,
     load_rows,
     numbers_of,
@@ -62,6 +63,7 @@ def _query_sums(
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     gq = tl.zeros([ROWS, SIZE], tl.float32)
     changes = tl.zeros([ROWS, FOLDED], tl.float32)
+    change_sum, score_sum, slope = changes, changes, changes
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -81,9 +83,19 @@ def _query_sums(
             )  # fmt: skip
         gq += product(gs.to(k.dtype), k)
         if WANT:
-            change = _change(p, u, log, beta, inverse_square, ROUGH)
-            changes += fold(tl.where(p > 0.0, centred * change, 0.0), ROWS, COLUMNS)
-    return gq, tl.sum(changes, 1)
+            change = tl.where(p > 0.0, _change(p, u, log, beta, inverse_square, ROUGH), 0.0)
+            changes += fold(centred * change, ROWS, COLUMNS)
+            if ROUGH:
+                change_sum += fold(change, ROWS, COLUMNS)
+                score_sum += fold(gs, ROWS, COLUMNS)
+                slope += fold(u, ROWS, COLUMNS)
+    total = tl.sum(changes, 1)
+    if WANT and ROUGH:
+        # Gradients of scores sum to zero but for the rounding of w, which all terms of alpha's have
+        # in common: it is taken out again, or that one number would have no digits left.
+        mass = tl.sum(slope, 1)
+        total -= tl.sum(score_sum, 1) / tl.where(mass > 0.0, mass, 1.0) * tl.sum(change_sum, 1)
+    return gq, total
 
 
 @quick
@@ -102,8 +114,8 @@ def query_kernel(
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Also <dO, w>, one value a query, for the other kernel."""
-    place = row_blocks - 1 - tl.program_id(0)
-    item_head = tl.program_id(1)
+    block, item_head = block_of_head(row_blocks)
+    place = row_blocks - 1 - block
     item, head = item_head // heads, item_head % heads
     row_block, q_at, k_at = place, item, item
     if PACKED:
@@ -218,8 +230,7 @@ def key_kernel(
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """One block of keys of one *key* head: the query heads that share it add up here."""
-    place = tl.program_id(0)
-    item_head = tl.program_id(1)
+    place, item_head = block_of_head(key_blocks)
     key_heads = heads // group
     item, key_head = item_head // key_heads, item_head % key_heads
     block, q_at, k_at, all_keys = place, item, item, keys

@@ -20,6 +20,16 @@ def wide(x):
 
 
 @triton.jit
+def block_of_head(blocks):
+    """(block, which head of which item) of a program; one of a head follows the other.
+
+    The grid has one dimension, since the others may not be larger than 65,535.
+    """
+    program = tl.program_id(0)
+    return program % blocks, program // blocks
+
+
+@triton.jit
 def numbers_of(item_head, at, head, heads, count, PACKED: tl.constexpr):
     """Where the numbers of a head's queries begin: (items, heads, queries).
 

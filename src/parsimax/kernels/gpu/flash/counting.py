@@ -8,7 +8,16 @@ import triton.language as tl
 from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, SPARSEMAX
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import load_rows, product, tile_scores, unit, visible_range, whole_blocks, wide
+from .blocks import (
+    block_of_head,
+    load_rows,
+    product,
+    tile_scores,
+    unit,
+    visible_range,
+    whole_blocks,
+    wide,
+)
 from .weights import ANY, line
 
 
@@ -62,8 +71,7 @@ def count_kernel(
     Of each block it is written whether anything in it is seen (1) and has weight (2). The map of
     live blocks has (map_rows, map_columns) of ROWS by COLUMNS, which hold whole blocks of SIDE.
     """
-    row_block = tl.program_id(0)
-    item_head = tl.program_id(1)
+    row_block, item_head = block_of_head(row_blocks)
     item, head = item_head // heads, item_head % heads
     rows = row_block * SIDE + tl.arange(0, SIDE)
     row = wide(item_head) * queries + rows

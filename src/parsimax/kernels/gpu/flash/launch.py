@@ -55,7 +55,7 @@ _TILES = Tiles()
 
 def tiles_for(q: Tensor, v: Tensor) -> Tiles:
     """What fits into the memory that the warps of a tile share."""
-    width = max(16, power_of_two(max(q.shape[-1], v.shape[-1]))) * q.element_size()
+    width = max(q.shape[-1], v.shape[-1]) * q.element_size()
     if width <= 128:
         return Tiles()
     if width <= 256:
@@ -63,6 +63,12 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
     if width <= 512:
         return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None)
     return Tiles(32, 16, 4, 1, First(32, 16, 4, 1, None), None)
+
+
+def countable(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the 16 bits of a list can name every block of queries and of keys."""
+    tiles = tiles_for(q, v)
+    return max(pieces(q.shape[2], tiles.rows), pieces(k.shape[2], tiles.columns)) <= 1 << 15
 
 
 class Packed(NamedTuple):
@@ -316,7 +322,7 @@ def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, T
     lines, length = p.all_key_blocks, p.seeing_row_blocks
     places = live.new_empty(items, heads, lines, length, dtype=torch.int16)
     counts = live.new_empty(items, heads, lines, dtype=torch.int32)
-    compact[(lines, items * heads)](
+    compact[(lines * items * heads,)](
         live, places, counts, live if table is None else table, lines, length, rows, columns,
         PACKED=table is not None, ROWS=p.tiles.rows, MANY=min(256, power_of_two(length)),
     )  # fmt: skip
@@ -335,7 +341,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     seen, alphas, lengths = _pointers(p, table)
     options, values = _options(p), max(16, power_of_two(value_size))
     whole = options["SIZE"] == size and values == value_size
-    output_kernel[(p.row_blocks, items * heads)](
+    output_kernel[(p.row_blocks * items * heads,)](
         p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
         p.scale, _value(p), *_all_sizes(p), p.row_blocks, p.key_blocks, *_band(p), *_strides(p),
         **options, TRAIN=train, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
@@ -372,14 +378,14 @@ def backward(
     options["WHOLE"] = options["SIZE"] == size and values == value_size
     numbers = (p.scale, _value(p), *_all_sizes(p), p.row_blocks, p.key_blocks)
     places = (*_band(p), *_strides(p))
-    query_kernel[(p.row_blocks, items * heads)](
+    query_kernel[(p.row_blocks * items * heads,)](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
         g, saved.mean, gq, against, change, gs, *numbers, *places,
         **options, WANT=want_alpha, WANT_SCORES=want_scores,
     )  # fmt: skip
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
     seen, alphas, lengths = _pointers(p, of_keys)
-    key_kernel[(p.all_key_blocks, items * p.k.shape[1])](
+    key_kernel[(p.all_key_blocks * items * p.k.shape[1],)](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x,
         *key_lists(p, saved.live, of_keys), g, against, gk, gv, *numbers, *places, **options,
     )  # fmt: skip
@@ -411,7 +417,7 @@ def count(p: Problem, block: int) -> Counts:
     touched = live.new_zeros(items, heads, *blocks)
     strides, options = _strides(p), _options(p)
     del options["PACKED"]
-    count_kernel[(blocks[0], items * heads)](
+    count_kernel[(blocks[0] * items * heads,)](
         p.q, p.k, *_pointers(p, None), top, x, live, tau, low, support, visible, touched,
         p.scale, _value(p), heads, heads // p.k.shape[1], queries, keys, size, *blocks,
         p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .blocks import block_of_head
 from .sequences import blocks_of_queries
 
 
@@ -18,8 +19,8 @@ def compact(
     There are so many lists of some length for a map of rows and columns. Of packed sequences each
     has rows of its own, and they share columns.
     """
-    line = tl.program_id(0)
-    matrix = tl.program_id(1).to(tl.int64)
+    line, matrix = block_of_head(lines)
+    matrix = matrix.to(tl.int64)
     here = live_ptr + matrix * rows * columns
     out = list_ptr + (matrix * lines + line) * length
     if PACKED:

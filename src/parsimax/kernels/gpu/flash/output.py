@@ -19,6 +19,7 @@ from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
     FOLDED,
+    block_of_head,
     fold,
     load_rows,
     numbers_of,
@@ -63,10 +64,13 @@ def _sums(
         out += product((p * boost(v.dtype)).to(v.dtype), v)
         mass += fold(p, ROWS, COLUMNS)
         if TRAIN:
-            mean += product((u * factor).to(v.dtype), v)
-            slope += fold(u, ROWS, COLUMNS)
-    out = out * (1.0 / boost(q.dtype))
-    return out, mean * (1.0 / factor), tl.sum(mass, 1), tl.sum(slope, 1)
+            # over what the product takes: where one key has almost all weight, gradients are small
+            # differences to this mean, and weights that are rounded only above would drown them
+            taken = (u * factor).to(v.dtype)
+            mean += product(taken, v)
+            slope += fold(taken.to(tl.float32), ROWS, COLUMNS)
+    out, shrink = out * (1.0 / boost(q.dtype)), 1.0 / factor
+    return out, mean * shrink, tl.sum(mass, 1), tl.sum(slope, 1) * shrink
 
 
 @triton.jit
@@ -98,8 +102,8 @@ def output_kernel(
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Context, and w if TRAIN, of one block of queries."""
-    place = row_blocks - 1 - tl.program_id(0)
-    item_head = tl.program_id(1)
+    block, item_head = block_of_head(row_blocks)
+    place = row_blocks - 1 - block
     item, head = item_head // heads, item_head % heads
     row_block, q_at, k_at = place, item, item
     if PACKED:

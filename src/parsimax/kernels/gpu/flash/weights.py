@@ -18,6 +18,7 @@ ANY = tl.constexpr(5)  # POWER of an alpha that only the GPU knows
 _LOG2E = tl.constexpr(1.4426950408889634)
 # beta below which numbers of 16 bits do not tell entmax from softmax, nor w from 1
 _SOFT = tl.constexpr(2.0**-12)
+_LEAST = tl.constexpr(-1e30)
 
 
 @triton.jit
@@ -31,13 +32,17 @@ def boost(dtype: tl.constexpr):
 
 @triton.jit
 def line(top, x, unit, beta, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr = False):
-    """(a, b) such that a * score + b is what :func:`shares` takes."""
+    """(a, b) such that a * score + b is what :func:`shares` takes.
+
+    Numbers such as the least of float32 may be added to all scores of a row to hide it. It then has
+    no digits for weights, which are 0, and the product with beta must not overflow.
+    """
     if KIND == ENTMAX15:
         return unit * 0.5, -(x + 0.5 * top)
     elif KIND == SPARSEMAX or NEAR == ALWAYS:
         return unit, -(x + top)
     elif KIND == ANY:  # x is the threshold itself near 1
-        far = tl.fma(-beta, top, x)
+        far = tl.fma(-beta, tl.maximum(top, _LEAST), x)
         if ROUGH:
             near = tl.where(beta < _SOFT, -(x + top), 1.0 - beta * (x + top))
             a = unit * tl.where(beta < _SOFT, 1.0, beta)
@@ -46,7 +51,7 @@ def line(top, x, unit, beta, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.c
             a = unit * tl.where(beta < NEAR_ONE, 1.0, beta)
         return a, tl.where(beta < NEAR_ONE, near, far)
     else:
-        return unit * beta, tl.fma(-beta, top, x)
+        return unit * beta, tl.fma(-beta, tl.maximum(top, _LEAST), x)
 
 
 @triton.jit
