@@ -331,7 +331,7 @@ def threshold_kernel(
                 largest, good, all_stay, beta, q, k_here, k_row, rows, scale, keys, size, queries,
                 offset, left, right, seen_here, seen_row, seen_column, inner, outer,
                 tops_ptr, list_ptr, begin, end,
-                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+            CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
         else:
             x, count = _solve(
@@ -345,14 +345,14 @@ def threshold_kernel(
             largest, good, all_stay, beta, q, k_here, k_row, rows, scale, keys, size, queries,
             offset, left, right, seen_here, seen_row, seen_column, inner, outer,
             tops_ptr, list_ptr, begin, end,
-                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+            CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
         )  # fmt: skip
     else:
         x, count = _solve(
             largest, good, all_stay, beta, enough, q, k_here, k_row, rows, scale, keys, size,
             queries, offset, left, right, seen_here, seen_row, seen_column, inner, outer,
             tops_ptr, list_ptr, begin, end,
-                CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     tl.store(count_ptr + line_of_map, count)
