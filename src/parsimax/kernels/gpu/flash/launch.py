@@ -369,7 +369,7 @@ def backward(
     gq, gk = (results(p, x, size) for x in (p.q, p.k))
     gv = results(p, p.v, value_size)
     table, of_keys = (None, None) if p.packed is None else _tables(p)
-    against = torch.empty_like(saved.top)
+    lines = saved.top.new_empty(*saved.top.shape, 2)  # see query_kernel
     change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
     gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
     seen, alphas, lengths = _pointers(p, table)
@@ -380,14 +380,14 @@ def backward(
     places = (*_band(p), *_strides(p))
     query_kernel[(p.row_blocks * items * heads,)](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
-        g, saved.mean, gq, against, change, gs, *numbers, *places,
+        g, saved.mean, gq, lines, change, gs, *numbers, *places,
         **options, WANT=want_alpha, WANT_SCORES=want_scores,
     )  # fmt: skip
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
     seen, alphas, lengths = _pointers(p, of_keys)
     key_kernel[(p.all_key_blocks * items * p.k.shape[1],)](
-        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x,
-        *key_lists(p, saved.live, of_keys), g, against, gk, gv, *numbers, *places, **options,
+        p.q, p.k, p.v, seen, alphas, lengths, *key_lists(p, saved.live, of_keys),
+        g, lines, gk, gv, *numbers, *places, **options,
     )  # fmt: skip
     return Gradients(
         gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None
