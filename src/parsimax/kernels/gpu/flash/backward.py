@@ -14,6 +14,7 @@ from .blocks import (
     FOLDED,
     block_of_head,
     fold,
+    load_block,
     load_rows,
     numbers_of,
     product,
@@ -49,8 +50,8 @@ def _query_sums(
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
-        k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
-        v = load_rows(v_ptr, columns, v_row, keys, value_size, WHOLE, VALUES)
+        k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE)
+        v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES)
         s = tile_scores(
             product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
@@ -204,11 +205,10 @@ def _key_sums(
     for index in tl.range(count, num_stages=STAGES):
         row_block = tl.load(list_ptr + index).to(tl.int32)
         rows = row_block * ROWS + tl.arange(0, ROWS)
-        q = load_rows(q_ptr, rows, q_row, queries, size, WHOLE, SIZE)
-        g = load_rows(g_ptr, rows, g_row, queries, value_size, WHOLE, VALUES)
+        q = load_block(q_ptr, row_block, q_row, queries, size, ROWS, WHOLE, SIZE)
+        g = load_block(g_ptr, row_block, g_row, queries, value_size, ROWS, WHOLE, VALUES)
         # as one tile, since Triton has every thread load all that it needs of a short vector
-        pair = line_ptr + rows.to(tl.int64)[:, None] * 2 + tl.arange(0, 2)[None, :]
-        b, against = tl.split(tl.load(pair, mask=(rows < queries)[:, None], other=0.0))
+        b, against = tl.split(load_block(line_ptr, row_block, 2, queries, 2, ROWS, True, 2))
         inner, outer = whole_blocks(
             row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
         )

@@ -21,6 +21,7 @@ from .blocks import (
     FOLDED,
     block_of_head,
     fold,
+    load_block,
     load_rows,
     numbers_of,
     product,
@@ -54,8 +55,8 @@ def _sums(
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
-        k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
-        v = load_rows(v_ptr, columns, v_row, keys, value_size, WHOLE, VALUES)
+        k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE)
+        v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES)
         s = tile_scores(
             product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
