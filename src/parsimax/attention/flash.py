@@ -24,7 +24,7 @@ UNLIMITED = 1 << 30
 ENABLED = os.environ.get("PARSIMAX_FLASH") == "1"
 _TENSORS = 8  # q, k, v, seen, alpha, lengths, starts of queries, starts of keys
 _GRADIENTS = 5  # of the first of them
-_LARGEST_HEAD = 256
+LARGEST_HEAD = 256
 
 
 def _numbers(band: Band) -> tuple[int, int, int]:
@@ -38,7 +38,7 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     if not ENABLED or min(*q.shape, *k.shape, *v.shape) == 0:
         return False
     # one head of queries may broadcast to many of keys, which the kernels do not know
-    if max(q.shape[-1], v.shape[-1]) > _LARGEST_HEAD or q.shape[1] % k.shape[1]:
+    if max(q.shape[-1], v.shape[-1]) > LARGEST_HEAD or q.shape[1] % k.shape[1]:
         return False
     from parsimax.kernels.gpu.flash.launch import countable
 

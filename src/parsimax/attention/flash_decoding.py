@@ -13,8 +13,8 @@ from torch import Tensor
 
 from parsimax.mappings import Mapping
 
-from .flash import _LARGEST_HEAD, UNLIMITED
-from .fused import _numbers, kernel_alpha
+from .flash import LARGEST_HEAD, UNLIMITED
+from .fused import alphas_of_heads, kernel_alpha
 
 _MOST_QUERIES = 16  # more of them are no step of decoding: scores are kept for each
 
@@ -34,7 +34,7 @@ def decoding_alpha(
         return None
     if q.shape[2] > _MOST_QUERIES or q.shape[3] != k_cache.shape[3]:
         return None
-    if max(q.shape[3], v_cache.shape[3]) > _LARGEST_HEAD:
+    if max(q.shape[3], v_cache.shape[3]) > LARGEST_HEAD:
         return None
     if min(*q.shape, *k_cache.shape, *v_cache.shape) == 0:
         return None
@@ -104,7 +104,7 @@ def _launch(
         lengths,
         block_table,
         None if attn_mask is None else attn_mask.detach(),
-        value if tensor is None else _numbers(tensor),
+        value if tensor is None else alphas_of_heads(tensor),
         scale,
         None if left == right == UNLIMITED else (left, right),
         launch.tiles_for(q, v_cache),

@@ -100,7 +100,7 @@ class _Fused(torch.autograd.Function):
 
         # a row of a head must lie in one piece
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-        alpha = value if tensor is None else _numbers(tensor)
+        alpha = value if tensor is None else alphas_of_heads(tensor)
         with on_device_of(q):
             out, saved = short_attention.forward(q, k, v, seen, causal, alpha, scale)
         ctx.save_for_backward(q, k, v, seen, tensor, *saved)
@@ -117,7 +117,7 @@ class _Fused(torch.autograd.Function):
         if not kernels_allowed(g):
             gq, gk, gv, ga = _plain_gradients(ctx, g)
             return gq, gk, gv, None, None, ga, None, None
-        alpha = ctx.value if tensor is None else _numbers(tensor)
+        alpha = ctx.value if tensor is None else alphas_of_heads(tensor)
         saved = short_attention.Saved(top, x)
         with on_device_of(q):
             gq, gk, gv, change = short_attention.backward(
@@ -128,7 +128,8 @@ class _Fused(torch.autograd.Function):
         return gq, gk, gv, None, None, ga, None, None
 
 
-def _numbers(alpha: Tensor) -> Tensor:
+def alphas_of_heads(alpha: Tensor) -> Tensor:
+    """As kernels read them: one after the other, with no fewer digits than float32."""
     kept = alpha.detach()
     return (kept if kept.dtype in (torch.float32, torch.float64) else kept.float()).contiguous()
 

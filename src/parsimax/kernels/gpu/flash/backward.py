@@ -7,13 +7,14 @@ import triton.language as tl
 
 from parsimax.kernels.gpu.approx import rounded
 from parsimax.kernels.gpu.entmax_backward import _direct
-from parsimax.kernels.gpu.newton import NEAR_ONE, POWER
+from parsimax.kernels.gpu.newton import NEVER, POWER
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
     FOLDED,
     block_of_head,
     fold,
+    load_block,
     load_rows,
     numbers_of,
     product,
@@ -24,31 +25,14 @@ from .blocks import (
     wide,
 )
 from .sequences import sequence
-from .weights import boost, line, shares
+from .weights import ANY, boost, line, ordinary, shares
 
 _LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def _change(p, u, log, beta, inverse_square, ROUGH: tl.constexpr):
-    """dp/dalpha at a fixed threshold.
-
-    ROUGH takes u (1 - w + w log w) for w = p^beta as it is, which loses digits where w is near 1:
-    enough for numbers of 16 bits, and not where alpha is near 1 itself.
-    """
-    if ROUGH:
-        if beta < NEAR_ONE:
-            change = _direct(p, u, beta, inverse_square, POWER)
-        else:
-            change = (u - tl.fma(-_LN2 * log, p, p)) * -inverse_square
-        return change
-    else:
-        return _direct(p, u, beta, inverse_square, POWER)
-
-
-@triton.jit
 def _query_sums(
-    q, g, against, k_ptr, v_ptr, k_row, v_row, rows, top, x, beta, scale, list_ptr, count,
+    q, g, against, k_ptr, v_ptr, k_row, v_row, rows, a, b, beta, scale, list_ptr, count,
     inner, outer, offset, queries, keys, left, right, size, value_size,
     seen_ptr, seen_row, seen_column, gs_ptr, all_keys,
     KIND: tl.constexpr, NEAR: tl.constexpr, WANT: tl.constexpr, WANT_SCORES: tl.constexpr,
@@ -60,20 +44,20 @@ def _query_sums(
     """(gradient of the queries but for the scale, that of alpha a row)."""
     inverse_square = 1.0 / tl.maximum(beta * beta, 1e-30)
     gamma = 1.0 / tl.maximum(beta, 1e-30)
-    a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     gq = tl.zeros([ROWS, SIZE], tl.float32)
     changes = tl.zeros([ROWS, FOLDED], tl.float32)
     change_sum, score_sum, slope = changes, changes, changes
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
-        k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
-        v = load_rows(v_ptr, columns, v_row, keys, value_size, WHOLE, VALUES)
+        k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE)
+        v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES)
         s = tile_scores(
             product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
         )  # fmt: skip
-        p, u, log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
+        above = tl.fma(s, a, b[:, None])
+        p, u, log = shares(above, beta, gamma, KIND, NEAR, ROUGH)
         centred = product(g, tl.trans(v)) - against[:, None]
         gs = u * centred
         if WANT_SCORES:
@@ -83,18 +67,25 @@ def _query_sums(
             )  # fmt: skip
         gq += product(gs.to(k.dtype), k)
         if WANT:
-            change = tl.where(p > 0.0, _change(p, u, log, beta, inverse_square, ROUGH), 0.0)
-            changes += fold(centred * change, ROWS, COLUMNS)
-            if ROUGH:
+            if KIND == POWER and ROUGH:  # so that 1 - w + w log w may lose digits near w = 1
+                w = tl.maximum(above, 0.0)
+                change = tl.fma(w, tl.fma(_LN2, tl.maximum(log, -127.0), -1.0), 1.0)
+                changes += fold(gs * change, ROWS, COLUMNS)
+                change_sum += fold(u * change, ROWS, COLUMNS)
+            else:
+                change = _direct(p, u, beta, inverse_square, POWER)
+                changes += fold(centred * change, ROWS, COLUMNS)
                 change_sum += fold(change, ROWS, COLUMNS)
-                score_sum += fold(gs, ROWS, COLUMNS)
-                slope += fold(u, ROWS, COLUMNS)
+            score_sum += fold(gs, ROWS, COLUMNS)
+            slope += fold(u, ROWS, COLUMNS)
     total = tl.sum(changes, 1)
-    if WANT and ROUGH:
+    if ROUGH:
         # Gradients of scores sum to zero but for the rounding of w, which all terms of alpha's have
         # in common: it is taken out again, or that one number would have no digits left.
         mass = tl.sum(slope, 1)
         total -= tl.sum(score_sum, 1) / tl.where(mass > 0.0, mass, 1.0) * tl.sum(change_sum, 1)
+    if KIND == POWER and ROUGH:
+        total *= -inverse_square
     return gq, total
 
 
@@ -102,7 +93,7 @@ def _query_sums(
 @triton.jit(do_not_specialize=["queries", "keys"])
 def query_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    g_ptr, mean_ptr, gq_ptr, against_ptr, change_ptr, gs_ptr,
+    g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -113,7 +104,7 @@ def query_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Also <dO, w>, one value a query, for the other kernel."""
+    """Also two numbers a query for the other kernel: b of :func:`line`, and <dO, w>."""
     block, item_head = block_of_head(row_blocks)
     place = row_blocks - 1 - block
     item, head = item_head // heads, item_head % heads
@@ -145,25 +136,42 @@ def query_kernel(
     g = load_rows(g_ptr + place_of_g, rows, g_row, queries, value_size, WHOLE, VALUES)
     mean = load_rows(mean_ptr + place_of_g, rows, g_row, queries, value_size, WHOLE, VALUES)
     against = tl.sum(g.to(tl.float32) * mean, 1)
-    tl.store(against_ptr + row, against, mask=rows < queries)
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
     x = tl.load(x_ptr + row, mask=rows < queries, other=0.0)
     good = (top > -float("inf")) & (top < float("inf"))
-    largest = tl.where(good, top, 0.0)
+    a, b = line(tl.where(good, top, 0.0), x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
+    tl.store(
+        line_ptr + row[:, None] * 2 + tl.arange(0, 2)[None, :], tl.join(b, against),
+        mask=(rows < queries)[:, None],
+    )  # fmt: skip
     inner, outer = whole_blocks(
         row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
     )
     line_of_map = wide(item_head) * row_blocks + place
     count = tl.load(count_ptr + line_of_map)
     list_here = list_ptr + line_of_map * key_blocks
-    gq, changes = _query_sums(
-        q, g, against, k_here, v_here, k_row, v_row, rows, largest, x, beta, scale,
+    arguments = (
+        q, g, against, k_here, v_here, k_row, v_row, rows, a, b, beta, scale,
         list_here, count, inner, outer, offset, queries, keys, left, right,
         size, value_size, seen_here, seen_row, seen_column,
         gs_ptr + wide(item_head) * queries * all_keys, all_keys,
-        KIND, NEAR, WANT, WANT_SCORES, ROUGH,
-        CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
     )  # fmt: skip
+    if KIND == ANY:
+        if ordinary(beta):
+            gq, changes = _query_sums(
+                *arguments, POWER, NEVER, WANT, WANT_SCORES, ROUGH,
+                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+            )  # fmt: skip
+        else:
+            gq, changes = _query_sums(
+                *arguments, ANY, NEVER, WANT, WANT_SCORES, ROUGH,
+                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+            )  # fmt: skip
+    else:
+        gq, changes = _query_sums(
+            *arguments, KIND, NEAR, WANT, WANT_SCORES, ROUGH,
+            CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+        )  # fmt: skip
     parts = tl.arange(0, SIZE)
     inside = (rows < queries)[:, None] & (parts < size)[None, :]
     fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
@@ -178,7 +186,7 @@ def query_kernel(
 
 @triton.jit
 def _key_sums(
-    gk, gv, k, v, block, columns, q_ptr, g_ptr, q_row, g_row, top_ptr, x_ptr, against_ptr,
+    gk, gv, k, v, block, columns, q_ptr, g_ptr, q_row, g_row, line_ptr,
     beta, scale, list_ptr, count, offset, queries, keys, left, right, size, value_size,
     seen_ptr, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr,
@@ -191,15 +199,16 @@ def _key_sums(
     Scores stand as keys by queries here, so that weights are a left factor as they are.
     """
     gamma = 1.0 / tl.maximum(beta, 1e-30)
-    for index in range(count):
+    a, _b = line(0.0, 0.0, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
+    # a loop for rare values of alpha must not take memory that others need
+    STAGES: tl.constexpr = 1 if KIND == ANY else None
+    for index in tl.range(count, num_stages=STAGES):
         row_block = tl.load(list_ptr + index).to(tl.int32)
         rows = row_block * ROWS + tl.arange(0, ROWS)
-        q = load_rows(q_ptr, rows, q_row, queries, size, WHOLE, SIZE)
-        g = load_rows(g_ptr, rows, g_row, queries, value_size, WHOLE, VALUES)
-        top = tl.load(top_ptr + rows, mask=rows < queries, other=0.0)
-        x = tl.load(x_ptr + rows, mask=rows < queries, other=0.0)
-        against = tl.load(against_ptr + rows, mask=rows < queries, other=0.0)
-        top = tl.where((top > -float("inf")) & (top < float("inf")), top, 0.0)
+        q = load_block(q_ptr, row_block, q_row, queries, size, ROWS, WHOLE, SIZE)
+        g = load_block(g_ptr, row_block, g_row, queries, value_size, ROWS, WHOLE, VALUES)
+        # as one tile, since Triton has every thread load all that it needs of a short vector
+        b, against = tl.split(load_block(line_ptr, row_block, 2, queries, 2, ROWS, True, 2))
         inner, outer = whole_blocks(
             row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
         )
@@ -207,7 +216,6 @@ def _key_sums(
             product(k, tl.trans(q)), scale, block, inner, outer, rows[None, :], columns[:, None],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
         )  # fmt: skip
-        a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
         p, u, _log = shares(tl.fma(s, a, b[None, :]), beta, gamma, KIND, NEAR, ROUGH)
         gv += product((p * boost(g.dtype)).to(g.dtype), g)
         centred = product(v, tl.trans(g)) - against[None, :]
@@ -218,8 +226,8 @@ def _key_sums(
 @quick
 @triton.jit(do_not_specialize=["queries", "keys"])
 def key_kernel(
-    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    g_ptr, against_ptr, gk_ptr, gv_ptr,
+    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, list_ptr, count_ptr,
+    g_ptr, line_ptr, gk_ptr, gv_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -267,13 +275,28 @@ def key_kernel(
         line_of_map = query_head * key_blocks + place
         count = tl.load(count_ptr + line_of_map)
         list_here = list_ptr + line_of_map * row_blocks
-        gk, gv = _key_sums(
+        arguments = (
             gk, gv, k, v, block, columns, q_here, g_here, q_row, step * value_size,
-            top_ptr + start, x_ptr + start, against_ptr + start, beta, scale,
-            list_here, count, offset, queries, keys, left, right, size, value_size,
-            seen_here, seen_row, seen_column, KIND, NEAR, ROUGH,
-            CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+            line_ptr + start * 2, beta, scale, list_here, count,
+            offset, queries, keys, left, right, size, value_size,
+            seen_here, seen_row, seen_column,
         )  # fmt: skip
+        if KIND == ANY:
+            if ordinary(beta):
+                gk, gv = _key_sums(
+                    *arguments, POWER, NEVER, ROUGH,
+                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+                )  # fmt: skip
+            else:
+                gk, gv = _key_sums(
+                    *arguments, ANY, NEVER, ROUGH,
+                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+                )  # fmt: skip
+        else:
+            gk, gv = _key_sums(
+                *arguments, KIND, NEAR, ROUGH,
+                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+            )  # fmt: skip
     parts, values = tl.arange(0, SIZE), tl.arange(0, VALUES)
     first_key, key_step = rows_of(
         wide(item_head) * all_keys, k_at, key_head, key_heads, PACKED

@@ -85,6 +85,17 @@ def load_rows(
 
 
 @triton.jit
+def load_block(
+    pointer, block, stride, count, size, SIDE: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr
+):  # fmt: skip
+    """Rows of a block of SIDE; where they lie within it is known before a loop over blocks."""
+    first = block * SIDE
+    return load_rows(
+        pointer + wide(first) * stride, tl.arange(0, SIDE), stride, count - first, size, WHOLE, SIZE
+    )
+
+
+@triton.jit
 def visible_range(
     first, last, offset, keys, left, right, CAUSAL: tl.constexpr, COLUMNS: tl.constexpr
 ):
@@ -192,7 +203,7 @@ def block_scores(
 ):  # fmt: skip
     """(rows, COLUMNS) of one block of keys; hidden ones are -inf."""
     columns = block * COLUMNS + tl.arange(0, COLUMNS)
-    k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
+    k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE)
     return tile_scores(
         product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
         offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK, EDGE,

@@ -22,7 +22,6 @@ from .tops import tops_kernel
 from .weights import ANY, STEEP
 
 UNLIMITED = 1 << 30
-_EXACTLY = (1e-6, 1e-6)  # surplus of mass that float32 can just tell
 _MANY = 32  # blocks whose largest scores are looked at together
 # largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
 _TOGETHER = 528
@@ -47,7 +46,8 @@ class Tiles(NamedTuple):
     warps: int = 4
     stages: int = 3
     first: First = First()
-    registers: int | None = 128  # that a thread may have which looks for a threshold
+    threshold_registers: int | None = 128  # that a thread may have, so that more of them fit
+    row_registers: int | None = 168  # the same where the output and gradients of queries are found
 
 
 _TILES = Tiles()
@@ -59,10 +59,10 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
     if width <= 128:
         return Tiles()
     if width <= 256:
-        return Tiles(stages=2, first=First(stages=2))
+        return Tiles(stages=2, first=First(stages=2), row_registers=None)
     if width <= 512:
-        return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None)
-    return Tiles(32, 16, 4, 1, First(32, 16, 4, 1, None), None)
+        return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None, None)
+    return Tiles(32, 16, 4, 1, First(32, 16, 4, 1, None), None, None)
 
 
 def countable(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -255,18 +255,34 @@ def _rough(p: Problem) -> bool:
     return p.q.dtype != torch.float32
 
 
-def _enough(p: Problem, train: bool) -> tuple[float, float]:
-    """Twice the surplus of mass that the last step may leave; the second for alpha above 1.55.
+class Enough(NamedTuple):
+    """Twice the surplus of mass that the last step may leave.
 
-    In training the output takes another step, so that for numbers of 16 bits a sweep is saved; but
-    w, the mean of the values, is added up before it, and moves the more the steeper weights rise
-    from zero.
+    Where it is left in training, the output takes another step; but w, the mean of the values, is
+    added up before it. It moves the more the steeper weights rise from zero: at alpha = 1 not at
+    all, since all weights then grow by the same factor.
+
+    Args:
+        gentle: The most, for alphas towards 1.
+        even: At alpha = 1.5; below, it may be more in proportion to 1 / (alpha - 1).
+        steep: From alpha = 1.65 on.
     """
+
+    gentle: float
+    even: float
+    steep: float
+
+
+_EXACTLY = Enough(1e-6, 1e-6, 1e-6)  # what float32 can just tell
+
+
+def _enough(p: Problem, train: bool) -> Enough:
+    """For numbers of 16 bits a sweep over the keys is saved as a rule."""
     if not _rough(p):
-        return 1e-6, 1e-6
+        return _EXACTLY
     if p.q.dtype == torch.bfloat16:
-        return (3e-2, 6e-3) if train else (4e-3, 4e-3)
-    return (2e-4, 1e-5) if train else (4e-4, 4e-4)
+        return Enough(7.5e-2, 3e-2, 6e-3) if train else Enough(4e-3, 4e-3, 4e-3)
+    return Enough(5e-4, 2e-4, 1e-5) if train else Enough(4e-4, 4e-4, 4e-4)
 
 
 class Thresholds(NamedTuple):
@@ -279,7 +295,7 @@ class Thresholds(NamedTuple):
     counts: Tensor  # (B, H, row blocks)
 
 
-def thresholds(p: Problem, enough: tuple[float, float], table: Tensor | None = None) -> Thresholds:
+def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thresholds:
     """Where weights begin, and which blocks of keys have any; the table is of packed sequences."""
     items, heads, queries, size = p.q.shape
     first, rows = p.tiles.first, p.tiles.rows
@@ -311,7 +327,7 @@ def thresholds(p: Problem, enough: tuple[float, float], table: Tensor | None = N
             p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
             p.scale, _value(p), *enough, heads, group, queries, keys, size,
             tile, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides,
-            **options, GRAINS=grains, MANY=_MANY, maxnreg=p.tiles.registers,
+            **options, GRAINS=grains, MANY=_MANY, maxnreg=p.tiles.threshold_registers,
         )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
 
@@ -345,6 +361,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
         p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
         p.scale, _value(p), *_all_sizes(p), p.row_blocks, p.key_blocks, *_band(p), *_strides(p),
         **options, TRAIN=train, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
+        maxnreg=p.tiles.row_registers,
     )  # fmt: skip
     return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
 
@@ -369,7 +386,7 @@ def backward(
     gq, gk = (results(p, x, size) for x in (p.q, p.k))
     gv = results(p, p.v, value_size)
     table, of_keys = (None, None) if p.packed is None else _tables(p)
-    against = torch.empty_like(saved.top)
+    lines = saved.top.new_empty(*saved.top.shape, 2)  # see query_kernel
     change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
     gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
     seen, alphas, lengths = _pointers(p, table)
@@ -380,14 +397,14 @@ def backward(
     places = (*_band(p), *_strides(p))
     query_kernel[(p.row_blocks * items * heads,)](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
-        g, saved.mean, gq, against, change, gs, *numbers, *places,
-        **options, WANT=want_alpha, WANT_SCORES=want_scores,
+        g, saved.mean, gq, lines, change, gs, *numbers, *places,
+        **options, WANT=want_alpha, WANT_SCORES=want_scores, maxnreg=p.tiles.row_registers,
     )  # fmt: skip
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
     seen, alphas, lengths = _pointers(p, of_keys)
     key_kernel[(p.all_key_blocks * items * p.k.shape[1],)](
-        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x,
-        *key_lists(p, saved.live, of_keys), g, against, gk, gv, *numbers, *places, **options,
+        p.q, p.k, p.v, seen, alphas, lengths, *key_lists(p, saved.live, of_keys),
+        g, lines, gk, gv, *numbers, *places, **options,
     )  # fmt: skip
     return Gradients(
         gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None

@@ -21,6 +21,7 @@ from .blocks import (
     FOLDED,
     block_of_head,
     fold,
+    load_block,
     load_rows,
     numbers_of,
     product,
@@ -31,7 +32,7 @@ from .blocks import (
     wide,
 )
 from .sequences import sequence
-from .weights import ANY, STEEP, boost, line, shares
+from .weights import ANY, STEEP, boost, line, ordinary, shares
 
 
 @triton.jit
@@ -54,8 +55,8 @@ def _sums(
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
-        k = load_rows(k_ptr, columns, k_row, keys, size, WHOLE, SIZE)
-        v = load_rows(v_ptr, columns, v_row, keys, value_size, WHOLE, VALUES)
+        k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE)
+        v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES)
         s = tile_scores(
             product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
@@ -137,12 +138,27 @@ def output_kernel(
     line_of_map = wide(item_head) * row_blocks + place
     count = tl.load(count_ptr + line_of_map)
     list_here = list_ptr + line_of_map * key_blocks
-    out, mean, mass, slope = _sums(
+    arguments = (
         q, k_here, v_here, k_row, v_row, rows, largest, x, beta, scale, list_here, count,
         inner, outer, offset, queries, keys, left, right, size, value_size,
-        seen_here, seen_row, seen_column, KIND, NEAR, TRAIN, ROUGH,
-        CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+        seen_here, seen_row, seen_column,
     )  # fmt: skip
+    if KIND == ANY:
+        if ordinary(beta):
+            out, mean, mass, slope = _sums(
+                *arguments, POWER, NEVER, TRAIN, ROUGH,
+                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+            )  # fmt: skip
+        else:
+            out, mean, mass, slope = _sums(
+                *arguments, ANY, NEVER, TRAIN, ROUGH,
+                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+            )  # fmt: skip
+    else:
+        out, mean, mass, slope = _sums(
+            *arguments, KIND, NEAR, TRAIN, ROUGH,
+            CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+        )  # fmt: skip
     if TRAIN and KIND == ANY:
         if beta < NEAR_ONE:
             out, mass, x = _finish(out, mean, mass, slope, x, beta, POWER, ALWAYS)

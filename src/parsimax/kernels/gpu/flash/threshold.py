@@ -39,7 +39,6 @@ from .sequences import sequence
 from .weights import STEEP, line, shares
 
 _HALVINGS = tl.constexpr(26)
-_STEEPER = tl.constexpr(0.55)
 _ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
 
 
@@ -164,6 +163,14 @@ def _sweep(
 
 
 @triton.jit
+def _allowed(beta, gentle, even, steep):
+    """What :class:`Enough` says of one alpha."""
+    bend = tl.maximum(1.0 - (beta - 0.5) / 0.15, 0.0)
+    below = tl.minimum(even * 0.5 / tl.maximum(beta, 1e-30), gentle)
+    return tl.where(beta <= 0.5, below, steep + (even - steep) * bend * bend)
+
+
+@triton.jit
 def _solve(
     top, good, all_stay, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
@@ -258,7 +265,7 @@ def _unscaled(low, top, KIND: tl.constexpr):
 def threshold_kernel(
     q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
     list_ptr, count_ptr,
-    scale, value, enough, steep_enough, heads, group, queries, keys, size,
+    scale, value, gentle, even, steep, heads, group, queries, keys, size,
     tile, tall_blocks, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
@@ -316,43 +323,36 @@ def threshold_kernel(
     # a row that is no row of numbers must show it
     broken = ~good & (top != -float("inf")) & (rows < queries)
     all_stay = tl.max(tl.where(broken, 1, 0), 0)
-    if beta > _STEEPER:
-        enough = steep_enough
+    arguments = (
+        q, k_here, k_row, rows, scale, keys, size, queries, offset, left, right,
+        seen_here, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
+    )  # fmt: skip
+    enough = _allowed(beta, gentle, even, steep)
     if TENSOR:
         if beta < NEAR_ONE:
             x, count = _solve(
-                largest, good, all_stay, beta, enough, q, k_here, k_row, rows, scale, keys, size,
-                queries, offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                tops_ptr, list_ptr, begin, end,
+                largest, good, all_stay, beta, enough, *arguments,
                 CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
         elif beta > 1.0:
             x, count = _halve(
-                largest, good, all_stay, beta, q, k_here, k_row, rows, scale, keys, size, queries,
-                offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                tops_ptr, list_ptr, begin, end,
+                largest, good, all_stay, beta, *arguments,
                 CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
         else:
             x, count = _solve(
-                largest, good, all_stay, beta, enough, q, k_here, k_row, rows, scale, keys, size,
-                queries, offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-                tops_ptr, list_ptr, begin, end,
+                largest, good, all_stay, beta, enough, *arguments,
                 CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, WHOLE, SIZE, MANY,
             )  # fmt: skip
     elif KIND == STEEP:
         x, count = _halve(
-            largest, good, all_stay, beta, q, k_here, k_row, rows, scale, keys, size, queries,
-            offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-            tops_ptr, list_ptr, begin, end,
-                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+            largest, good, all_stay, beta, *arguments,
+            CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
         )  # fmt: skip
     else:
         x, count = _solve(
-            largest, good, all_stay, beta, enough, q, k_here, k_row, rows, scale, keys, size,
-            queries, offset, left, right, seen_here, seen_row, seen_column, inner, outer,
-            tops_ptr, list_ptr, begin, end,
-                CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+            largest, good, all_stay, beta, enough, *arguments,
+            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     tl.store(count_ptr + line_of_map, count)

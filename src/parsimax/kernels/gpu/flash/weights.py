@@ -31,6 +31,12 @@ def boost(dtype: tl.constexpr):
 
 
 @triton.jit
+def ordinary(beta):
+    """Whether POWER does for an alpha that only the GPU knows; the loop needs no branch then."""
+    return (beta >= NEAR_ONE) & (beta <= 1.0)
+
+
+@triton.jit
 def line(top, x, unit, beta, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr = False):
     """(a, b) such that a * score + b is what :func:`shares` takes.
 
