@@ -225,9 +225,8 @@ def test_values_of_blocks_without_weight_are_not_read():
 
 
 @pytest.mark.skipif(ON_GPU, reason="blocks are larger on a GPU")
-@pytest.mark.parametrize("everything", [False, True])
-def test_scores_of_blocks_without_weight_are_not_written(monkeypatch, everything):
-    monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL._replace(write_all=everything))
+def test_scores_of_blocks_without_weight_are_not_written(monkeypatch):
+    monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
     written = []
     plain = launch._scratch
 
@@ -243,7 +242,7 @@ def test_scores_of_blocks_without_weight_are_not_written(monkeypatch, everything
     out = check(q, k, v, lengths=torch.tensor((61, 0, 0), device=DEVICE))
     scores = written[0][:2, :64].reshape(2, 4, 16)
     assert scores[:, ::2].isfinite().all()
-    assert scores[:, 1::2].isnan().all() != everything
+    assert scores[:, 1::2].isnan().all()  # the memory as it was found
     assert out[0].isfinite().all()
 
 

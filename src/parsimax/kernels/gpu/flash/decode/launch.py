@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +34,7 @@ class Tiles(NamedTuple):
     soft_programs: int = 396  # that read keys and values
     value_programs: int = 264
     value_parts: int = 8  # of a tile at least: one may have more live blocks than another
-    solve_warps: int = 16
+    solve_warps: int = 8
     hold: int = 256  # blocks whose scores a query holds while it looks for its threshold
     few: int = 64  # blocks of scores that are read together, if there are more
     many: int = 4096  # largest scores of blocks that are looked at together
@@ -43,9 +42,6 @@ class Tiles(NamedTuple):
     value_warps: int = 4
     registers: int | None = 128  # that a thread may have which reads values
     add: int = 64  # parts of a sum that are read together
-    write_all: bool = False  # scores even of blocks that cannot have weight
-    ahead: int = 0  # bytes of values, up to which live ones are fetched before they are needed
-    early: bool = True  # kernels stand ready before the one before them has ended
 
 
 def tiles_for(q: Tensor, v: Tensor) -> Tiles:
@@ -122,29 +118,6 @@ def _stages(stages: int, indirect: bool) -> int:
     return 2 * stages - 1 if indirect else stages
 
 
-def _order(p: Problem) -> tuple[dict[str, bool], dict[str, bool]]:
-    """Options of the first kernel, and of those that follow: see :mod:`.order`."""
-    early = p.tiles.early and p.q.is_cuda and _can_start_early(p.q.device)
-    if not early:
-        return {"EARLY": False}, {"EARLY": False}
-    return {"EARLY": True}, {"EARLY": True, "launch_pdl": True}
-
-
-@cache
-def _can_start_early(device: torch.device) -> bool:
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def _ahead(p: Problem, c: _Common) -> bool:
-    """Whether blocks of values lie in one piece each, and live ones may fit into a cache."""
-    if p.table is not None or not c.following["EARLY"]:
-        return False
-    whole = p.v.stride(3) == 1 and p.v.stride(2) == p.v.shape[3]
-    bytes_ = p.v.element_size()
-    aligned = all(x * bytes_ % 16 == 0 for x in p.v.stride()[:3]) and p.v.data_ptr() % 16 == 0
-    return whole and aligned and p.v.numel() * bytes_ <= p.tiles.ahead
-
-
 class _Common(NamedTuple):
     """What several kernels are told; tensors that are not there are not read."""
 
@@ -161,8 +134,6 @@ class _Common(NamedTuple):
     pages: tuple[int, ...]
     seen_steps: tuple[int, ...]
     reading: dict[str, Any]  # options of those that read caches
-    first: dict[str, Any]  # of the first kernel, and of those after it: see :func:`_order`
-    following: dict[str, Any]
 
 
 def _common(p: Problem) -> _Common:
@@ -186,7 +157,7 @@ def _common(p: Problem) -> _Common:
         p.band or (UNLIMITED, UNLIMITED),
         (p.k.shape[0], 0 if p.lengths is None else p.lengths.stride(0), *table_steps),
         (0, 0, 0, 0) if p.seen is None else p.seen.stride(),
-        reading, *_order(p),
+        reading,
     )  # fmt: skip
 
 
@@ -208,7 +179,7 @@ def decode(p: Problem) -> Tensor:
     sum_kernel[(out.shape[:3].numel(),)](
         found.values, found.mass, c.alphas, c.lengths, found.top, out,
         *c.counts, p.v.shape[3], c.row_tiles, splits, c.pages[1],
-        **c.following, SOFT=found.soft, TENSOR=not _is_number(p.alpha),
+        SOFT=found.soft, TENSOR=not _is_number(p.alpha),
         LENGTHS=p.lengths is not None, ROWS=c.rows, VALUES=_padded(p.v),
         MANY=min(p.tiles.add, power_of_two(splits)), num_warps=4,
     )  # fmt: skip
@@ -237,7 +208,7 @@ def _soft_parts(p: Problem, c: _Common) -> _Parts:
         p.q, p.k, p.v, c.seen, c.lengths, c.table, parts, mass, top,
         p.scale, *c.counts, size, value_size, c.row_tiles, *c.band, *c.pages,
         *p.q.stride()[:3], *p.k.stride(), *p.v.stride(), *c.seen_steps,
-        **c.reading, **c.first, MASK=_mask_kind(p.seen),
+        **c.reading, MASK=_mask_kind(p.seen),
         K_STRIDED=p.k.stride(3) != 1, V_STRIDED=p.v.stride(3) != 1,
         WHOLE=sizes == size, SIZE=sizes, WHOLE_VALUES=values == value_size, VALUES=values,
         num_warps=tiles.warps, num_stages=_stages(tiles.stages, p.table is not None),
@@ -258,16 +229,16 @@ def _sparse_parts(p: Problem, c: _Common) -> _Parts:
         p.q, p.k, c.alphas, c.seen, c.lengths, c.table, scores, tops,
         p.scale, c.value, *c.counts, size, c.row_tiles, line, *c.band, *c.pages,
         *p.q.stride()[:3], *p.k.stride(), *c.seen_steps,
-        **c.reading, **c.first, TENSOR=chosen["TENSOR"], MASK=_mask_kind(p.seen),
-        STRIDED=p.k.stride(3) != 1, ALL=tiles.write_all, WHOLE=sizes == size, SIZE=sizes,
+        **c.reading, TENSOR=chosen["TENSOR"], MASK=_mask_kind(p.seen),
+        STRIDED=p.k.stride(3) != 1, WHOLE=sizes == size, SIZE=sizes,
         num_warps=tiles.warps, num_stages=_stages(tiles.stages, p.table is not None),
     )  # fmt: skip
     top, x, low = _scratch(p, 3, all_rows)
     lists = tops.new_empty(all_rows, line, dtype=torch.int32)
     solve_kernel[(all_rows,)](
-        p.v, c.alphas, c.lengths, scores, tops, lists, top, x, low,
-        c.value, _ENOUGH, *c.counts, line, *c.band, c.pages[1], *p.v.stride()[:3],
-        **chosen, **c.following, AHEAD=_ahead(p, c), CAUSAL=p.band is not None,
+        c.alphas, c.lengths, scores, tops, lists, top, x, low,
+        c.value, _ENOUGH, *c.counts, line, *c.band, c.pages[1],
+        **chosen, CAUSAL=p.band is not None,
         LENGTHS=p.lengths is not None,
         HOLD=min(tiles.hold, power_of_two(blocks)), FEW=min(tiles.few, power_of_two(blocks)),
         COLUMNS=tiles.columns, MANY=min(tiles.many, power_of_two(blocks)),
@@ -285,7 +256,7 @@ def _sparse_parts(p: Problem, c: _Common) -> _Parts:
         p.v, c.alphas, c.lengths, c.table, scores, tops, top, x, low, shares, parts, mass,
         c.value, *c.counts, value_size, c.row_tiles, line, longest,
         *c.band, *c.pages, *p.v.stride(),
-        **chosen, **c.reading, **c.following, ROUGH=p.q.dtype != torch.float32,
+        **chosen, **c.reading, ROUGH=p.q.dtype != torch.float32,
         STRIDED=p.v.stride(3) != 1, REAL=real,
         MANY=max(1, min(tiles.value_many // real, power_of_two(blocks))),
         WHOLE=values == value_size, VALUES=values,

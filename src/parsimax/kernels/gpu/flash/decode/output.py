@@ -11,7 +11,6 @@ from parsimax.kernels.gpu.flash.weights import boost, line, shares
 from parsimax.kernels.gpu.quick import quick
 
 from .lists import list_above
-from .order import let_next_start, wait_for_last
 from .places import cache_rows, item_keys, seen_blocks
 
 
@@ -25,13 +24,12 @@ def parts_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, PAGED: tl.constexpr, PAGE: tl.constexpr,
     STRIDED: tl.constexpr, ROWS: tl.constexpr, REAL: tl.constexpr, COLUMNS: tl.constexpr,
-    MANY: tl.constexpr, WHOLE: tl.constexpr, VALUES: tl.constexpr, EARLY: tl.constexpr,
+    MANY: tl.constexpr, WHOLE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Values under p, and its mass, over one of several equal parts of the live blocks.
 
     Of the ROWS of a tile at most REAL are there.
     """
-    let_next_start(EARLY)
     part, parts = tl.program_id(0), tl.num_programs(0)
     tile = tl.program_id(1)
     item_head = tile // row_tiles
@@ -44,7 +42,6 @@ def parts_kernel(
     slot = wide(tile) * parts + part
     list_here = list_ptr + slot * longest
     few = first_row + tl.arange(0, REAL)
-    wait_for_last(EARLY)
     low = tl.load(low_ptr + line_of_rows + few, mask=few < count, other=float("inf"))
     many = list_above(
         tops_ptr, (line_of_rows + few) * blocks, low, list_here, begin, end, part, parts,

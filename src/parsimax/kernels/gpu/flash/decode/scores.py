@@ -13,7 +13,6 @@ from parsimax.kernels.gpu.flash.blocks import hide, load_rows, product, wide
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import larger, maximum
 
-from .order import let_next_start
 from .places import (
     WHOLE_CACHE,
     cache_rows,
@@ -37,17 +36,16 @@ def scores_kernel(
     q_item, q_head, q_row, k_item, k_head, k_row, k_part,
     seen_item, seen_head, seen_row, seen_column,
     TENSOR: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
-    PAGED: tl.constexpr, PAGE: tl.constexpr, STRIDED: tl.constexpr, ALL: tl.constexpr,
-    EARLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    PAGED: tl.constexpr, PAGE: tl.constexpr, STRIDED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """One of several equal parts of the keys that one tile of queries sees.
 
     The largest scores (B, Hq, Lq, blocks) are written for the blocks that any query of the item may
     see, and for no other; all scores (B, Hq, Lq, blocks * COLUMNS) for those of them that may have
-    weight, or for each if ALL.
+    weight.
     """
-    let_next_start(EARLY)
     tile = tl.program_id(1)
     item_head = tile // row_tiles
     item, head = item_head // heads, item_head % heads
@@ -84,11 +82,8 @@ def scores_kernel(
         )  # fmt: skip
         tops = maximum(s, 1)
         tl.store(tops_ptr + lines + block, tops, mask=rows < count)
-        alive = 1
-        if not ALL:
-            so_far = larger(so_far, tops)
-            alive = tl.max(tl.where(tops > so_far - reach, 1, 0), 0)
-        if alive > 0:
+        so_far = larger(so_far, tops)
+        if tl.max(tl.where(tops > so_far - reach, 1, 0), 0) > 0:
             places = lines[:, None] * COLUMNS + columns[None, :]
             tl.store(scores_ptr + places, s, mask=(rows < count)[:, None])
     if PAGED != WHOLE_CACHE:

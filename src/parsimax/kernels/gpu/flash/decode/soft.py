@@ -14,7 +14,6 @@ from parsimax.kernels.gpu.flash.weights import _LOG2E, boost
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import larger, maximum
 
-from .order import let_next_start
 from .places import (
     WHOLE_CACHE,
     cache_rows,
@@ -36,14 +35,13 @@ def soft_kernel(
     seen_item, seen_head, seen_row, seen_column,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr,
     PAGED: tl.constexpr, PAGE: tl.constexpr, K_STRIDED: tl.constexpr, V_STRIDED: tl.constexpr,
-    EARLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, WHOLE_VALUES: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """One of several equal parts of the keys that one tile of queries sees.
 
     Written are values under exp(score - largest), its mass, and the largest score of the part.
     """
-    let_next_start(EARLY)
     part, parts = tl.program_id(0), tl.num_programs(0)
     tile = tl.program_id(1)
     item_head = tile // row_tiles

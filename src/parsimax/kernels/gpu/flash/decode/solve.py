@@ -29,7 +29,6 @@ from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import larger, maximum, sum2
 
 from .lists import first_aligned, list_above, load_tops
-from .order import fetch_ahead, let_next_start, wait_for_last
 from .places import item_keys, seen_blocks
 
 # What is added up
@@ -141,9 +140,9 @@ def _climb(
 
 @triton.jit
 def _solve(
-    top, tops, good, beta, enough, v_ptr, v_row, keys, part, parts,
+    top, tops, good, beta, enough,
     scores_ptr, tops_ptr, list_ptr, begin, end,
-    KIND: tl.constexpr, NEAR: tl.constexpr, AHEAD: tl.constexpr,
+    KIND: tl.constexpr, NEAR: tl.constexpr,
     HOLD: tl.constexpr, FEW: tl.constexpr, COLUMNS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """(x, the score at and below which nothing has weight) by Newton."""
@@ -158,8 +157,6 @@ def _solve(
     )  # fmt: skip
     low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
     count = _list(low, good, tops_ptr, list_ptr, begin, end, MANY)
-    if AHEAD:
-        fetch_ahead(v_ptr, v_row, keys, list_ptr, count, part, parts, HOLD, COLUMNS)
     held, weight = _held(scores_ptr, list_ptr, count, HOLD, COLUMNS)
     floor = x
     x = _climb(
@@ -224,19 +221,16 @@ def _halve(
 @quick
 @triton.jit(do_not_specialize=["queries", "capacity"])
 def solve_kernel(
-    v_ptr, a_ptr, lengths_ptr, scores_ptr, tops_ptr, list_ptr, top_ptr, x_ptr, low_ptr,
+    a_ptr, lengths_ptr, scores_ptr, tops_ptr, list_ptr, top_ptr, x_ptr, low_ptr,
     value, enough, heads, group, queries, capacity, blocks, left, right, lengths_step,
-    v_item, v_head, v_row,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr,
     HOLD: tl.constexpr, FEW: tl.constexpr, COLUMNS: tl.constexpr, MANY: tl.constexpr,
-    AHEAD: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One query: its largest score, the unknown, and the score below which nothing has weight.
 
     The last is +inf for a row that sees nothing, or is no row of numbers.
     """
-    let_next_start(EARLY)
     row = tl.program_id(0)
     item, head = row // (heads * group * queries), row // queries % (heads * group)
     keys, _bad = item_keys(lengths_ptr, lengths_step, item, capacity, LENGTHS)
@@ -244,10 +238,6 @@ def solve_kernel(
     tops_here = tops_ptr + wide(row) * blocks
     list_here = list_ptr + wide(row) * blocks
     scores_here = scores_ptr + wide(row) * blocks * COLUMNS
-    # rows that share values fetch a part of them each
-    v_here = v_ptr + wide(item) * v_item + wide(head // group) * v_head
-    part, parts = row % (group * queries), group * queries
-    wait_for_last(EARLY)
     aligned = first_aligned(begin)
     tops = load_tops(tops_here, aligned + tl.arange(0, MANY), begin, end)
     most = tops
@@ -262,34 +252,26 @@ def solve_kernel(
         good = good & (
             tl.where((beta >= 0.0) & (beta < 1e30), tl.full([1], 1.0, tl.float32), 0.0) > 0.0
         )
+    arguments = (scores_here, tops_here, list_here, begin, end)
     if KIND == ANY:
         if beta < NEAR_ONE:
             x, low = _solve(
-                largest, tops, good, beta, enough, v_here, v_row, keys, part, parts,
-                scores_here, tops_here, list_here, begin, end,
-                POWER, ALWAYS, AHEAD, HOLD, FEW, COLUMNS, MANY,
+                largest, tops, good, beta, enough, *arguments,
+                POWER, ALWAYS, HOLD, FEW, COLUMNS, MANY,
             )  # fmt: skip
         elif beta > 1.0:
-            x, low = _halve(
-                largest, tops, good, beta, scores_here, tops_here, list_here, begin, end,
-                HOLD, FEW, COLUMNS, MANY,
-            )  # fmt: skip
+            x, low = _halve(largest, tops, good, beta, *arguments, HOLD, FEW, COLUMNS, MANY)
         else:
             x, low = _solve(
-                largest, tops, good, beta, enough, v_here, v_row, keys, part, parts,
-                scores_here, tops_here, list_here, begin, end,
-                POWER, NEVER, AHEAD, HOLD, FEW, COLUMNS, MANY,
+                largest, tops, good, beta, enough, *arguments,
+                POWER, NEVER, HOLD, FEW, COLUMNS, MANY,
             )  # fmt: skip
     elif KIND == STEEP:
-        x, low = _halve(
-            largest, tops, good, beta, scores_here, tops_here, list_here, begin, end,
-            HOLD, FEW, COLUMNS, MANY,
-        )  # fmt: skip
+        x, low = _halve(largest, tops, good, beta, *arguments, HOLD, FEW, COLUMNS, MANY)
     else:
         x, low = _solve(
-            largest, tops, good, beta, enough, v_here, v_row, keys, part, parts,
-            scores_here, tops_here, list_here, begin, end,
-            KIND, NEAR, AHEAD, HOLD, FEW, COLUMNS, MANY,
+            largest, tops, good, beta, enough, *arguments,
+            KIND, NEAR, HOLD, FEW, COLUMNS, MANY,
         )  # fmt: skip
     here = row + tl.arange(0, 1)
     tl.store(top_ptr + here, top)

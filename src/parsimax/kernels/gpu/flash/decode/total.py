@@ -11,7 +11,6 @@ from parsimax.kernels.gpu.flash.weights import _LOG2E, boost
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import larger, maximum
 
-from .order import wait_for_last
 from .places import item_keys
 
 
@@ -32,7 +31,7 @@ def sum_kernel(
     parts_ptr, mass_ptr, a_ptr, lengths_ptr, top_ptr, out_ptr,
     heads, group, queries, capacity, value_size, row_tiles, parts, lengths_step,
     SOFT: tl.constexpr, TENSOR: tl.constexpr, LENGTHS: tl.constexpr,
-    ROWS: tl.constexpr, VALUES: tl.constexpr, MANY: tl.constexpr, EARLY: tl.constexpr,
+    ROWS: tl.constexpr, VALUES: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """One query: its parts, always in the same order.
 
@@ -46,7 +45,6 @@ def sum_kernel(
     columns = tl.arange(0, VALUES)
     out = tl.zeros([MANY, VALUES], tl.float32)
     mass = tl.zeros([MANY], tl.float32)
-    wait_for_last(EARLY)
     if SOFT:
         top = _largest(top_ptr, first_place, parts, ROWS, MANY)
     else:
