@@ -6,7 +6,6 @@ gradients are then summed over those alone. :mod:`.functional` says which proble
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from parsimax.kernels.gpu.flash.launch import Counts, Gradients, Problem
 
 UNLIMITED = 1 << 30
-# Not every case has been seen to work on a GPU yet, so it must be asked for.
-ENABLED = os.environ.get("PARSIMAX_FLASH") == "1"
 _TENSORS = 8  # q, k, v, seen, alpha, lengths, starts of queries, starts of keys
 _GRADIENTS = 5  # of the first of them
 LARGEST_HEAD = 256
@@ -35,7 +32,7 @@ def _numbers(band: Band) -> tuple[int, int, int]:
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether sizes are such that the kernels know them, and none of them is 0."""
-    if not ENABLED or min(*q.shape, *k.shape, *v.shape) == 0:
+    if min(*q.shape, *k.shape, *v.shape) == 0:
         return False
     # one head of queries may broadcast to many of keys, which the kernels do not know
     if max(q.shape[-1], v.shape[-1]) > LARGEST_HEAD or q.shape[1] % k.shape[1]:

@@ -11,6 +11,8 @@ from torch import Tensor
 import parsimax as px
 from parsimax.bench.attention_contenders import (
     BLOCK,
+    SPLASH,
+    SPLASH_2,
     Attend,
     Problem,
     Shape,
@@ -20,7 +22,9 @@ from parsimax.bench.attention_contenders import (
 )
 
 _TOKENS = 1000  # no power of two, and no multiple of a block
+_EVEN = 1024  # for adasplash, which takes nothing else
 _HEADS = 4
+_OFF = "is off by"
 _RESULTS = ("output", "gradient of q", "of k", "of v", "of alpha")
 _ROWS = 64  # queries of the whole problem whose output is looked at
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-5}
@@ -34,14 +38,15 @@ _UNIT = 2.0**-24
 
 def refuse(name: str, attend: Attend, shape: Shape, dtype: str, device: str) -> str | None:
     """Why a contender may not be timed: a result or a gradient is off by more than it may be."""
-    fewer = replace(shape, batch=1, heads=_HEADS, tokens=min(_TOKENS, shape.tokens))
+    most = _EVEN if name in (SPLASH, SPLASH_2) else _TOKENS
+    fewer = replace(shape, batch=1, heads=_HEADS, tokens=min(most, shape.tokens))
     p = problem(fewer, getattr(torch, dtype), device, seed=1)
     leaves = wanted(name, p)
     try:
         out = attend(p)
         found = [out.detach(), *torch.autograd.grad(out, leaves, p.g)]
     except Exception as error:  # noqa: BLE001 (a peer's, whatever it is)
-        return f"{type(error).__name__}: {str(error).splitlines()[0][:80]}"
+        return _said(error)
     alpha = alpha_of(name, p)
     expected = _exact(leaves, p, alpha)
     moved = expected if dtype != "float32" else _exact(leaves, p, alpha, _UNIT)
@@ -49,8 +54,12 @@ def refuse(name: str, attend: Attend, shape: Shape, dtype: str, device: str) -> 
         off = float((mine.double() - theirs).norm() / theirs.norm())
         least = float((other - theirs).norm() / theirs.norm())
         if not off <= max(TOLERANCE[dtype], _ROUNDINGS * least):
-            return f"{what} is off by {off:.0e}"
+            return f"{what} {_OFF} {off:.0e}"
     return None
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]}"
 
 
 def _exact(
@@ -73,7 +82,10 @@ def _exact(
 def refuse_rows(name: str, attend: Attend, p: Problem, dtype: str) -> str | None:
     """The same for the output of some queries of the problem that is timed, against all keys."""
     with torch.no_grad():
-        out = attend(p)
+        try:
+            out = attend(p)
+        except Exception as error:  # noqa: BLE001
+            return _said(error)
         rows = torch.linspace(0, p.q.shape[2] - 1, _ROWS, device=p.q.device).long()
         alpha = alpha_of(name, p)
         worst = 0.0
@@ -82,7 +94,12 @@ def refuse_rows(name: str, attend: Attend, p: Problem, dtype: str) -> str | None
             theirs = weights @ p.v[item, head].double()
             mine = out[item, head, rows].double()
             worst = max(worst, float((mine - theirs).norm() / theirs.norm()))
-    return None if worst <= TOLERANCE[dtype] else f"output of the whole is off by {worst:.0e}"
+    return None if worst <= TOLERANCE[dtype] else f"output of the whole {_OFF} {worst:.0e}"
+
+
+def ran(why: str | None) -> bool:
+    """Whether a contender had results at all, right or wrong."""
+    return why is None or _OFF in why
 
 
 def row_weights(

@@ -26,8 +26,7 @@ EVERYTHING = Band()
 
 
 @pytest.fixture(autouse=True)
-def enabled(monkeypatch):
-    monkeypatch.setattr(flash, "ENABLED", True)
+def small(monkeypatch):
     if not ON_GPU:
         monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
 

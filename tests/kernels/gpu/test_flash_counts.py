@@ -108,7 +108,6 @@ def test_the_front_door_takes_them(monkeypatch):
     q, k = inputs(heads=2, groups=2)
     options = {"is_causal": True, "enable_gqa": True, "causal_align": "bottom-right"}
     expected = px.attention.statistics(q.double(), k.double(), **options, block_size=32)
-    monkeypatch.setattr(flash, "ENABLED", True)
     monkeypatch.setattr(flash, "count", lambda *x: calls.append(x) or taken(*x))
     if not ON_GPU:
         monkeypatch.setattr(measuring, "kernel_alpha", lambda q, k, v, alpha, *_: alpha)

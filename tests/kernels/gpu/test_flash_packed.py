@@ -22,8 +22,7 @@ QUERIES, KEYS = (18, 0, 3, 0, 5, 1), (37, 0, 0, 4, 3, 17)
 
 
 @pytest.fixture(autouse=True)
-def enabled(monkeypatch):
-    monkeypatch.setattr(flash, "ENABLED", True)
+def small(monkeypatch):
     if not ON_GPU:
         monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
 

@@ -194,6 +194,11 @@ def _options(p: Problem) -> dict[str, Any]:
     }
 
 
+def _most(p: Problem, registers: int | None) -> int | None:
+    """What a tile of a mask needs would not fit."""
+    return registers if p.seen is None else None
+
+
 def _pointers(p: Problem, table: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """(mask, alphas, lengths or the table of packed sequences); what is not there is not read."""
     lengths = p.lengths if table is None else table
@@ -315,7 +320,7 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
     names = ("CAUSAL", "MASK", "LENGTHS", "PACKED", "COLUMNS", "WHOLE", "SIZE")
     wide = {name: options[name] for name in names} | {
         "ROWS": first.rows, "GRAIN": rows, "WIDE": first.columns,
-        "num_warps": first.warps, "num_stages": first.stages, "maxnreg": first.registers,
+        "num_warps": first.warps, "num_stages": first.stages, "maxnreg": _most(p, first.registers),
     }  # fmt: skip
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
@@ -327,7 +332,8 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
             p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
             p.scale, _value(p), *enough, heads, group, queries, keys, size,
             tile, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides,
-            **options, GRAINS=grains, MANY=_MANY, maxnreg=p.tiles.threshold_registers,
+            **options, GRAINS=grains, MANY=_MANY,
+            maxnreg=_most(p, p.tiles.threshold_registers),
         )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
 
@@ -361,7 +367,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
         p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
         p.scale, _value(p), *_all_sizes(p), p.row_blocks, p.key_blocks, *_band(p), *_strides(p),
         **options, TRAIN=train, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
-        maxnreg=p.tiles.row_registers,
+        maxnreg=_most(p, p.tiles.row_registers),
     )  # fmt: skip
     return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
 
@@ -398,7 +404,8 @@ def backward(
     query_kernel[(p.row_blocks * items * heads,)](
         p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
         g, saved.mean, gq, lines, change, gs, *numbers, *places,
-        **options, WANT=want_alpha, WANT_SCORES=want_scores, maxnreg=p.tiles.row_registers,
+        **options, WANT=want_alpha, WANT_SCORES=want_scores,
+        maxnreg=_most(p, p.tiles.row_registers),
     )  # fmt: skip
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
     seen, alphas, lengths = _pointers(p, of_keys)
