@@ -126,7 +126,8 @@ def attention(
 ) -> int | None:
     """Time attention, forward and forward+backward, beside dense softmax and adasplash.
 
-    What is wrong by float64, on fewer tokens and on some rows of the problem itself, is not timed.
+    What of ours is wrong by float64, on fewer tokens or on some rows of the problem itself, is not
+    timed; others are, with their error.
     With --decode: a step of decoding, beside all backends of torch's softmax.
     """
     _check_positive(repeats=repeats)
