@@ -157,7 +157,7 @@ def query_kernel(
         gs_ptr + wide(item_head) * queries * all_keys, all_keys,
     )  # fmt: skip
     if KIND == ANY:
-        if ordinary(beta):
+        if ordinary(beta, ROUGH):
             gq, changes = _query_sums(
                 *arguments, POWER, NEVER, WANT, WANT_SCORES, ROUGH,
                 CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
@@ -282,7 +282,7 @@ def key_kernel(
             seen_here, seen_row, seen_column,
         )  # fmt: skip
         if KIND == ANY:
-            if ordinary(beta):
+            if ordinary(beta, ROUGH):
                 gk, gv = _key_sums(
                     *arguments, POWER, NEVER, ROUGH,
                     CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,

@@ -34,10 +34,12 @@ from .blocks import (
 from .sequences import sequence
 from .weights import ANY, STEEP, boost, line, ordinary, shares
 
+_NARROW = tl.constexpr(16)  # columns that a product has at least
+
 
 @triton.jit
 def _sums(
-    q, k_ptr, v_ptr, k_row, v_row, rows, top, x, beta, scale, list_ptr, count, inner, outer,
+    q, k_ptr, v_ptr, k_row, v_row, rows, a, b, beta, scale, list_ptr, count, inner, outer,
     offset, queries, keys, left, right, size, value_size, seen_ptr, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TRAIN: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
@@ -47,12 +49,13 @@ def _sums(
     """(values under p, values under u, mass of p, mass of u) over the listed blocks."""
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     factor = tl.where(beta <= 1.0, boost(q.dtype), 1.0)  # above alpha = 2 it is not bounded
-    a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     out = tl.zeros([ROWS, VALUES], tl.float32)
     mean = tl.zeros([ROWS, VALUES], tl.float32)
     mass = tl.zeros([ROWS, FOLDED], tl.float32)
-    slope = tl.zeros([ROWS, FOLDED], tl.float32)
-    for index in range(count):
+    slope = tl.zeros([ROWS, _NARROW if ROUGH else FOLDED], tl.float32)
+    ones = tl.full([COLUMNS, _NARROW], 1.0, q.dtype)
+    STAGES: tl.constexpr = 1 if KIND == ANY else None
+    for index in tl.range(count, num_stages=STAGES):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
         k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE)
@@ -69,9 +72,13 @@ def _sums(
             # differences to this mean, and weights that are rounded only above would drown them
             taken = (u * factor).to(v.dtype)
             mean += product(taken, v)
-            slope += fold(taken.to(tl.float32), ROWS, COLUMNS)
+            if ROUGH:  # a product, too: back to float32 is as slow as a logarithm
+                slope += product(taken, ones)
+            else:
+                slope += fold(taken, ROWS, COLUMNS)
     out, shrink = out * (1.0 / boost(q.dtype)), 1.0 / factor
-    return out, mean * shrink, tl.sum(mass, 1), tl.sum(slope, 1) * shrink
+    mass_of_u = tl.max(slope, 1) if ROUGH else tl.sum(slope, 1)
+    return out, mean * shrink, tl.sum(mass, 1), mass_of_u * shrink
 
 
 @triton.jit
@@ -131,7 +138,7 @@ def output_kernel(
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
     x = tl.load(x_ptr + row, mask=rows < queries, other=0.0)
     good = (top > -float("inf")) & (top < float("inf"))
-    largest = tl.where(good, top, 0.0)
+    a, b = line(tl.where(good, top, 0.0), x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     inner, outer = whole_blocks(
         row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
     )
@@ -139,12 +146,12 @@ def output_kernel(
     count = tl.load(count_ptr + line_of_map)
     list_here = list_ptr + line_of_map * key_blocks
     arguments = (
-        q, k_here, v_here, k_row, v_row, rows, largest, x, beta, scale, list_here, count,
+        q, k_here, v_here, k_row, v_row, rows, a, b, beta, scale, list_here, count,
         inner, outer, offset, queries, keys, left, right, size, value_size,
         seen_here, seen_row, seen_column,
     )  # fmt: skip
     if KIND == ANY:
-        if ordinary(beta):
+        if ordinary(beta, ROUGH):
             out, mean, mass, slope = _sums(
                 *arguments, POWER, NEVER, TRAIN, ROUGH,
                 CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,

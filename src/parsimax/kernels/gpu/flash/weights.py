@@ -18,6 +18,8 @@ ANY = tl.constexpr(5)  # POWER of an alpha that only the GPU knows
 _LOG2E = tl.constexpr(1.4426950408889634)
 # beta below which numbers of 16 bits do not tell entmax from softmax, nor w from 1
 _SOFT = tl.constexpr(2.0**-12)
+# beta from which a logarithm of w has the digits that numbers of 16 bits need
+_GENTLE = tl.constexpr(0.01)
 _LEAST = tl.constexpr(-1e30)
 
 
@@ -31,9 +33,9 @@ def boost(dtype: tl.constexpr):
 
 
 @triton.jit
-def ordinary(beta):
+def ordinary(beta, ROUGH: tl.constexpr):
     """Whether POWER does for an alpha that only the GPU knows; the loop needs no branch then."""
-    return (beta >= NEAR_ONE) & (beta <= 1.0)
+    return (beta >= (_GENTLE if ROUGH else NEAR_ONE)) & (beta <= 1.0)
 
 
 @triton.jit
