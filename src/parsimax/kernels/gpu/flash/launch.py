@@ -270,7 +270,8 @@ class Enough(NamedTuple):
     Args:
         gentle: The most, for alphas towards 1.
         even: At alpha = 1.5; below, it may be more in proportion to 1 / (alpha - 1).
-        steep: From alpha = 1.65 on.
+        steep: At alpha = 1.65; from there on ever less, since a key enters with ever more of its
+            influence on gradients at once.
     """
 
     gentle: float

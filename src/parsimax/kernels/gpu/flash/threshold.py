@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from parsimax.kernels.gpu.approx import exp2, log2
 from parsimax.kernels.gpu.newton import (
     ALWAYS,
     NEAR_ONE,
@@ -40,6 +41,8 @@ from .weights import STEEP, line, shares
 
 _HALVINGS = tl.constexpr(26)
 _ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
+_LIKE_PAIRS = tl.constexpr(-0.7)  # see _solve_tops
+_AT_LEAST = tl.constexpr(1.1)
 
 
 @triton.jit
@@ -101,20 +104,29 @@ def _shorten(
 
 @triton.jit
 def _tops_sums(
-    tops_ptr, list_ptr, count, x, top, beta, gamma,
+    held, tops_ptr, list_ptr, count, x, top, beta, gamma,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """As :func:`_sweep`, but of the largest score of each block alone."""
-    totals = tl.zeros([ROWS, MANY], tl.float32)
-    slopes = tl.zeros([ROWS, MANY], tl.float32)
+    """As :func:`_sweep`, but of the largest score of each block alone; those held come first.
+
+    Last comes the mass of the larger ones of two blocks each.
+    """
     a, b = line(top, x, 1.0, beta, KIND, NEAR)
-    for first in range(0, count, MANY):
+    totals, slopes, _log = shares(tl.fma(held, a, b[:, None]), beta, gamma, KIND, NEAR)
+    pairs = _of_pairs(totals, ROWS, MANY)
+    for first in range(MANY, count, MANY):
         blocks, inside = _listed(list_ptr, first, count, MANY)
         v = tl.fma(_load_tops(tops_ptr, blocks, inside, ROWS), a, b[:, None])
         p, u, _log = shares(v, beta, gamma, KIND, NEAR)
         totals += p
         slopes += u
-    return tl.sum(totals, 1), tl.sum(slopes, 1)
+        pairs += _of_pairs(p, ROWS, MANY)
+    return tl.sum(totals, 1), tl.sum(slopes, 1), tl.sum(pairs, 1)
+
+
+@triton.jit
+def _of_pairs(p, ROWS: tl.constexpr, MANY: tl.constexpr):
+    return tl.max(tl.reshape(p, [ROWS, MANY // 2, 2]), 2)
 
 
 @triton.jit
@@ -122,13 +134,22 @@ def _solve_tops(
     tops_ptr, list_ptr, count, x, top, good, beta, gamma, one,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
+    """(x for the largest scores of blocks alone, which lies below the true one, and a guess of it).
+
+    How much mass the largest of two blocks lack of the largest of each tells how much these lack of
+    all scores.
+    """
+    blocks, inside = _listed(list_ptr, 0, count, MANY)
+    held = _load_tops(tops_ptr, blocks, inside, ROWS)
+    # what a loop carries and is not needed after it must come last: Triton 3.6 counts wrong
+    totals, slopes, pairs = one, one, one
     done = ~good
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
     while (active > 0) & (tries < TRIES):
         tries += 1
-        totals, slopes = _tops_sums(
-            tops_ptr, list_ptr, count, x, top, beta, gamma, KIND, NEAR, ROWS, MANY
+        totals, slopes, pairs = _tops_sums(
+            held, tops_ptr, list_ptr, count, x, top, beta, gamma, KIND, NEAR, ROWS, MANY
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
         moved = move(x, step, one * beta, KIND, NEAR)
@@ -136,7 +157,22 @@ def _solve_tops(
         done = done | ~(surplus > _ROUGHLY) | (moved == x)
         x = tl.where(done, x, moved)
         active = tl.max(tl.where(done, 0, 1), 0)
-    return x
+    known = tl.sum(tl.where(good, totals, 0.0), 0)
+    lack = 2.0 * tl.sum(tl.where(good, pairs, 0.0), 0) / tl.maximum(known, 1e-30) - 1.0
+    more = tl.maximum(exp2(log2(tl.maximum(lack, 0.05)) * _LIKE_PAIRS), _AT_LEAST)
+    _, step = newton(
+        totals * more, slopes * more, one * beta, one * gamma, one, KIND, NEAR
+    )  # fmt: skip
+    return x, tl.where(good, move(x, step, one * beta, KIND, NEAR), x)
+
+
+@triton.jit
+def not_below(x, floor, KIND: tl.constexpr, NEAR: tl.constexpr):
+    """The higher of two thresholds; ``floor`` if x is not a number."""
+    if KIND == POWER and NEAR != ALWAYS:
+        return tl.minimum(x, floor)
+    else:
+        return tl.maximum(x, floor)
 
 
 @triton.jit
@@ -167,6 +203,7 @@ def _allowed(beta, gentle, even, steep):
     """What :class:`Enough` says of one alpha."""
     bend = tl.maximum(1.0 - (beta - 0.5) / 0.15, 0.0)
     below = tl.minimum(even * 0.5 / tl.maximum(beta, 1e-30), gentle)
+    steep = steep * exp2(tl.minimum(tl.maximum(beta - 0.65, 0.0), 0.2) * -58.0)
     return tl.where(beta <= 0.5, below, steep + (even - steep) * bend * bend)
 
 
@@ -184,10 +221,10 @@ def _solve(
     x = start(one * beta, one, KIND, NEAR)
     low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
     count = _list_above(tops_ptr, begin, end, low, good, all_stay, list_ptr, ROWS, MANY)
-    x = _solve_tops(
+    floor, x = _solve_tops(
         tops_ptr, list_ptr, count, x, top, good, beta, gamma, one, KIND, NEAR, ROWS, MANY
     )  # fmt: skip
-    low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
+    low = _unscaled(lowest(floor, one * beta, one * gamma, KIND, NEAR), top, KIND)
     count = _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
     done = ~good
     tries = 0
@@ -200,9 +237,9 @@ def _solve(
             CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
-        moved = move(x, step, one * beta, KIND, NEAR)
+        moved = not_below(move(x, step, one * beta, KIND, NEAR), floor, KIND, NEAR)
         # what a step leaves is about beta / 2 times the square of this share
-        share = tl.maximum(surplus, 0.0) / (1.0 + tl.maximum(surplus, 0.0))
+        share = surplus / tl.maximum(1.0 + surplus, 1e-30)
         arrived = ~(beta * share * share > enough) | (moved == x)
         x = tl.where(done, x, moved)
         done = done | arrived
@@ -227,10 +264,12 @@ def _halve(
     low = tl.zeros([ROWS], tl.float32)
     high = low + 1.0
     count = _list_above(tops_ptr, begin, end, top - gamma, good, all_stay, list_ptr, ROWS, MANY)
+    blocks, inside = _listed(list_ptr, 0, count, MANY)
+    held = _load_tops(tops_ptr, blocks, inside, ROWS)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        totals, _slopes = _tops_sums(
-            tops_ptr, list_ptr, count, middle, top, beta, gamma, STEEP, NEVER, ROWS, MANY
+        totals, _slopes, _pairs = _tops_sums(
+            held, tops_ptr, list_ptr, count, middle, top, beta, gamma, STEEP, NEVER, ROWS, MANY
         )  # fmt: skip
         enough = totals >= 1.0
         high = tl.where(enough, middle, high)

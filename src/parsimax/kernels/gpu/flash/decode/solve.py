@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.flash.blocks import wide
-from parsimax.kernels.gpu.flash.threshold import _HALVINGS, _ROUGHLY, _unscaled
+from parsimax.kernels.gpu.flash.threshold import _HALVINGS, _ROUGHLY, _unscaled, not_below
 from parsimax.kernels.gpu.flash.weights import ANY, STEEP, line, shares
 from parsimax.kernels.gpu.newton import (
     ALWAYS,
@@ -100,15 +100,6 @@ def _held(scores_ptr, list_ptr, count, HOLD: tl.constexpr, COLUMNS: tl.constexpr
 
 
 @triton.jit
-def _not_below(x, floor, KIND: tl.constexpr, NEAR: tl.constexpr):
-    """The higher of two thresholds; ``floor`` if x is not a number."""
-    if KIND == POWER and NEAR != ALWAYS:
-        return tl.minimum(x, floor)
-    else:
-        return tl.maximum(x, floor)
-
-
-@triton.jit
 def _climb(
     x, floor, top, active, beta, gamma, one, enough, held, weight,
     scores_ptr, tops_ptr, list_ptr, begin, end,
@@ -128,7 +119,7 @@ def _climb(
             KIND, NEAR, WHAT, FEW, COLUMNS, MANY,
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
-        moved = _not_below(move(x, step, one * beta, KIND, NEAR), floor, KIND, NEAR)
+        moved = not_below(move(x, step, one * beta, KIND, NEAR), floor, KIND, NEAR)
         done = ~(tl.abs(surplus) > enough) | (moved == x)
         if WHAT == TOPS:
             x = tl.where(done, x, moved)
