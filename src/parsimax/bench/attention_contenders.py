@@ -94,7 +94,7 @@ Attend = Callable[[Problem], Tensor]
 
 
 def contenders(shape: Shape, device: str) -> Mapping[str, Attend]:
-    """By name; adasplash has only what it has: v2 is causal with alpha 1.5."""
+    """By name; adasplash with what it takes by itself: v2 if causal, and otherwise v1."""
     ours: dict[str, Attend] = {
         OURS: lambda p: px.attention(p.q, p.k, p.v, is_causal=p.causal, alpha=1.5),
         LEARNED: lambda p: px.attention(p.q, p.k, p.v, is_causal=p.causal, alpha=p.alpha),
@@ -111,9 +111,8 @@ def contenders(shape: Shape, device: str) -> Mapping[str, Attend]:
     except ImportError:
         return found
     if shape.causal:
-        found[SPLASH_2] = lambda p: adasplash.adasplash_v2(p.q, p.k, p.v)
-    found[SPLASH] = lambda p: adasplash.adasplash_v1(p.q, p.k, p.v, 1.5, p.causal)
-    return found
+        return {**found, SPLASH_2: lambda p: adasplash.adasplash_v2(p.q, p.k, p.v)}
+    return {**found, SPLASH: lambda p: adasplash.adasplash_v1(p.q, p.k, p.v, 1.5, False)}
 
 
 def wanted(name: str, p: Problem) -> tuple[Tensor, ...]:

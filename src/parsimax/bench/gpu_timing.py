@@ -17,6 +17,7 @@ from parsimax.bench.timing import Run, Time, medians
 _BATCH = 2e-3  # seconds between two events at least, so that a launch is a small part of them
 _MOST = 100  # but no more runs than this
 _SLOW = 2e-2  # seconds; whoever needs longer is measured three times, not more
+_QUITE_SLOW = 0.1  # seconds; beside these a launch is nothing, so its eager time is told once
 _VERY_SLOW = 0.5  # seconds; a launch is nothing beside them, so once is enough, and no graph
 
 
@@ -25,9 +26,9 @@ def times(runs: Mapping[str, Run], calls: int, repeats: int) -> dict[str, Time]:
     for run in runs.values():  # compiled
         run()
     once = {name: _clock(run) for name, run in runs.items()}
-    slow = {name: seconds for name, seconds in once.items() if seconds > _VERY_SLOW}
-    runs = {name: run for name, run in runs.items() if name not in slow}
-    eager = slow | _medians(runs, repeats)
+    slow = {name: seconds for name, seconds in once.items() if seconds > _QUITE_SLOW}
+    eager = slow | _medians({name: run for name, run in runs.items() if name not in slow}, repeats)
+    runs = {name: run for name, run in runs.items() if eager[name] <= _VERY_SLOW}
     torch.cuda.empty_cache()
     # One pool for all graphs: nobody reads their results, so one may overwrite those of another.
     stream, pool = _stream(), torch.cuda.graph_pool_handle()
