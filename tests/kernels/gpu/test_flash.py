@@ -93,6 +93,13 @@ def test_values_and_gradients(alpha):
     compare(*inputs(), alpha)
 
 
+@pytest.mark.parametrize("band", [EVERYTHING, CAUSAL, Band(20, 3)])
+def test_all_blocks_are_whole(band):
+    q, k, v = inputs(queries=32, keys=64)
+    compare(q, k, v, 1.5, band=band)
+    compare(q, k, v, torch.tensor([1.2, 1.7], device=DEVICE), band=band)
+
+
 def test_at_one_it_is_softmax():
     q, k, v = inputs()
     wide = [x.double().requires_grad_() for x in (q, k, v)]

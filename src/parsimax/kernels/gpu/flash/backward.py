@@ -38,7 +38,7 @@ def _query_sums(
     KIND: tl.constexpr, NEAR: tl.constexpr, WANT: tl.constexpr, WANT_SCORES: tl.constexpr,
     ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """(gradient of the queries but for the scale, that of alpha a row)."""
@@ -50,11 +50,12 @@ def _query_sums(
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
-        k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE)
-        v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES)
+        k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE, EVEN)
+        v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES, EVEN)
         s = tile_scores(
             product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+            CAUSAL or not EVEN,
         )  # fmt: skip
         above = tl.fma(s, a, b[:, None])
         p, u, log = shares(above, beta, gamma, KIND, NEAR, ROUGH)
@@ -101,7 +102,7 @@ def query_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Also two numbers a query for the other kernel: b of :func:`line`, and <dO, w>."""
@@ -160,17 +161,17 @@ def query_kernel(
         if ordinary(beta, ROUGH):
             gq, changes = _query_sums(
                 *arguments, POWER, NEVER, WANT, WANT_SCORES, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
         else:
             gq, changes = _query_sums(
                 *arguments, ANY, NEVER, WANT, WANT_SCORES, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     else:
         gq, changes = _query_sums(
             *arguments, KIND, NEAR, WANT, WANT_SCORES, ROUGH,
-            CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+            CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
         )  # fmt: skip
     parts = tl.arange(0, SIZE)
     inside = (rows < queries)[:, None] & (parts < size)[None, :]
@@ -191,7 +192,7 @@ def _key_sums(
     seen_ptr, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """gk (but for the scale) and gv, with what the listed blocks of queries add to them.
@@ -205,16 +206,17 @@ def _key_sums(
     for index in tl.range(count, num_stages=STAGES):
         row_block = tl.load(list_ptr + index).to(tl.int32)
         rows = row_block * ROWS + tl.arange(0, ROWS)
-        q = load_block(q_ptr, row_block, q_row, queries, size, ROWS, WHOLE, SIZE)
-        g = load_block(g_ptr, row_block, g_row, queries, value_size, ROWS, WHOLE, VALUES)
+        q = load_block(q_ptr, row_block, q_row, queries, size, ROWS, WHOLE, SIZE, EVEN)
+        g = load_block(g_ptr, row_block, g_row, queries, value_size, ROWS, WHOLE, VALUES, EVEN)
         # as one tile, since Triton has every thread load all that it needs of a short vector
-        b, against = tl.split(load_block(line_ptr, row_block, 2, queries, 2, ROWS, True, 2))
+        b, against = tl.split(load_block(line_ptr, row_block, 2, queries, 2, ROWS, True, 2, EVEN))
         inner, outer = whole_blocks(
             row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
         )
         s = tile_scores(
             product(k, tl.trans(q)), scale, block, inner, outer, rows[None, :], columns[:, None],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+            CAUSAL or not EVEN,
         )  # fmt: skip
         p, u, _log = shares(tl.fma(s, a, b[None, :]), beta, gamma, KIND, NEAR, ROUGH)
         gv += product((p * boost(g.dtype)).to(g.dtype), g)
@@ -234,7 +236,7 @@ def key_kernel(
     seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """One block of keys of one *key* head: the query heads that share it add up here."""
@@ -285,17 +287,17 @@ def key_kernel(
             if ordinary(beta, ROUGH):
                 gk, gv = _key_sums(
                     *arguments, POWER, NEVER, ROUGH,
-                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+                    CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
                 )  # fmt: skip
             else:
                 gk, gv = _key_sums(
                     *arguments, ANY, NEVER, ROUGH,
-                    CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+                    CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
                 )  # fmt: skip
         else:
             gk, gv = _key_sums(
                 *arguments, KIND, NEAR, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     parts, values = tl.arange(0, SIZE), tl.arange(0, VALUES)
     first_key, key_step = rows_of(

@@ -70,29 +70,35 @@ def fold(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def load_rows(
-    pointer, rows, stride, count, size, WHOLE: tl.constexpr, SIZE: tl.constexpr
+    pointer, rows, stride, count, size, WHOLE: tl.constexpr, SIZE: tl.constexpr,
+    ALL: tl.constexpr = False,
 ):  # fmt: skip
     """Rows (len(rows), SIZE), zero from ``count`` on and beyond ``size``.
 
-    WHOLE promises that the size is SIZE, and so saves a mask.
+    WHOLE promises that the size is SIZE, ALL that there are all rows, and so they save a mask.
     """
     parts = tl.arange(0, SIZE)
-    inside = (rows < count)[:, None]
-    if not WHOLE:
-        inside = inside & (parts < size)[None, :]
     offsets = rows.to(tl.int64)[:, None] * stride + parts[None, :]
-    return tl.load(pointer + offsets, mask=inside, other=0.0)
+    if ALL and WHOLE:
+        return tl.load(pointer + offsets)
+    else:
+        inside = (rows < count)[:, None]
+        if not WHOLE:
+            inside = inside & (parts < size)[None, :]
+        return tl.load(pointer + offsets, mask=inside, other=0.0)
 
 
 @triton.jit
 def load_block(
-    pointer, block, stride, count, size, SIDE: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr
+    pointer, block, stride, count, size,
+    SIDE: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, ALL: tl.constexpr = False,
 ):  # fmt: skip
     """Rows of a block of SIDE; where they lie within it is known before a loop over blocks."""
     first = block * SIDE
     return load_rows(
-        pointer + wide(first) * stride, tl.arange(0, SIDE), stride, count - first, size, WHOLE, SIZE
-    )
+        pointer + wide(first) * stride, tl.arange(0, SIDE), stride, count - first, size,
+        WHOLE, SIZE, ALL,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -138,10 +144,13 @@ def hide(
 
     Of rows and columns one stands and one lies, as the tile of scores has them.
     """
-    visible = (columns < keys) & (rows < queries)
+    # where the keys of a query end is found once for it, not for each key
+    end = tl.where(rows < queries, keys, 0)
     if CAUSAL:
-        ahead = columns - (rows + offset)
-        visible = visible & (ahead <= right) & (ahead >= -left)
+        here = rows + offset
+        visible = (columns < tl.minimum(here + right + 1, end)) & (columns >= here - left)
+    else:
+        visible = columns < end
     if MASK > 0:
         offsets = rows.to(tl.int64) * seen_row + columns.to(tl.int64) * seen_column
         mask = tl.load(seen_ptr + offsets, mask=visible, other=0)
@@ -198,12 +207,12 @@ def whole_blocks(row_block, offset, queries, keys, left, right, CAUSAL: tl.const
 def block_scores(
     q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
     seen_ptr, seen_row, seen_column, inner, outer,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, EDGE: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, EDGE: tl.constexpr, ALL: tl.constexpr,
     COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """(rows, COLUMNS) of one block of keys; hidden ones are -inf."""
     columns = block * COLUMNS + tl.arange(0, COLUMNS)
-    k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE)
+    k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE, ALL)
     return tile_scores(
         product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
         offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK, EDGE,

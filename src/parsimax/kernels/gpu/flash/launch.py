@@ -188,10 +188,18 @@ def _options(p: Problem) -> dict[str, Any]:
         "PACKED": 0 if p.packed is None else 2 if p.packed.bottom_right else 1,
         "ROWS": p.tiles.rows,
         "COLUMNS": p.tiles.columns,
+        "EVEN": _even(p),
         "SIZE": size,
         "num_warps": p.tiles.warps,
         "num_stages": p.tiles.stages,
     }
+
+
+def _even(p: Problem) -> bool:
+    """Whether all blocks are whole, so that nothing has to be masked but what a band hides."""
+    if p.lengths is not None or p.packed is not None:
+        return False
+    return p.q.shape[2] % p.tiles.rows == 0 and p.k.shape[2] % p.tiles.columns == 0
 
 
 def _most(p: Problem, registers: int | None) -> int | None:
@@ -441,7 +449,7 @@ def count(p: Problem, block: int) -> Counts:
     support, visible = (torch.empty_like(top, dtype=torch.int32) for _ in range(2))
     touched = live.new_zeros(items, heads, *blocks)
     strides, options = _strides(p), _options(p)
-    del options["PACKED"]
+    del options["PACKED"], options["EVEN"]
     count_kernel[(blocks[0] * items * heads,)](
         p.q, p.k, *_pointers(p, None), top, x, live, tau, low, support, visible, touched,
         p.scale, _value(p), heads, heads // p.k.shape[1], queries, keys, size, *blocks,

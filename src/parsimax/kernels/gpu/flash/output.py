@@ -43,7 +43,7 @@ def _sums(
     offset, queries, keys, left, right, size, value_size, seen_ptr, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TRAIN: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """(values under p, values under u, mass of p, mass of u) over the listed blocks."""
@@ -58,11 +58,12 @@ def _sums(
     for index in tl.range(count, num_stages=STAGES):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
-        k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE)
-        v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES)
+        k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE, EVEN)
+        v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES, EVEN)
         s = tile_scores(
             product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+            CAUSAL or not EVEN,
         )  # fmt: skip
         p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
         out += product((p * boost(v.dtype)).to(v.dtype), v)
@@ -106,7 +107,7 @@ def output_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     TRAIN: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Context, and w if TRAIN, of one block of queries."""
@@ -154,17 +155,17 @@ def output_kernel(
         if ordinary(beta, ROUGH):
             out, mean, mass, slope = _sums(
                 *arguments, POWER, NEVER, TRAIN, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
         else:
             out, mean, mass, slope = _sums(
                 *arguments, ANY, NEVER, TRAIN, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     else:
         out, mean, mass, slope = _sums(
             *arguments, KIND, NEAR, TRAIN, ROUGH,
-            CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, VALUES,
+            CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
         )  # fmt: skip
     if TRAIN and KIND == ANY:
         if beta < NEAR_ONE:

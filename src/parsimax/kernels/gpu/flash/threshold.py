@@ -180,7 +180,8 @@ def _sweep(
     x, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
     seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """(mass up to a factor, minus its derivative) over the listed blocks."""
     totals = tl.zeros([ROWS, FOLDED], tl.float32)
@@ -190,7 +191,8 @@ def _sweep(
         block = tl.load(list_ptr + index).to(tl.int32)
         s = block_scores(
             q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
-            seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, True, COLUMNS, WHOLE, SIZE,
+            seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, CAUSAL or not EVEN, EVEN,
+            COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR)
         totals += fold(p, ROWS, COLUMNS)
@@ -212,7 +214,8 @@ def _solve(
     top, good, all_stay, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr,
 ):  # fmt: skip
     """x of every row, and how many blocks are listed, which are those that hold support."""
@@ -234,7 +237,7 @@ def _solve(
         totals, slopes = _sweep(
             x, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left,
             right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
-            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE,
+            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
         moved = not_below(move(x, step, one * beta, KIND, NEAR), floor, KIND, NEAR)
@@ -252,9 +255,8 @@ def _solve(
 def _halve(
     top, good, all_stay, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-    MANY: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """As :func:`_solve` above alpha = 2, where Newton has no slope to hold on to: by halving.
 
@@ -281,7 +283,7 @@ def _halve(
         totals, _slopes = _sweep(
             middle, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
             left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
-            CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, WHOLE, SIZE,
+            CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
         )  # fmt: skip
         enough = totals >= 1.0
         high = tl.where(enough, middle, high)
@@ -311,7 +313,7 @@ def threshold_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """One of the GRAINS blocks of queries of a tall block; scratch begins at that named ``tile``.
 
@@ -371,27 +373,27 @@ def threshold_kernel(
         if beta < NEAR_ONE:
             x, count = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
-                CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
             )  # fmt: skip
         elif beta > 1.0:
             x, count = _halve(
                 largest, good, all_stay, beta, *arguments,
-                CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
             )  # fmt: skip
         else:
             x, count = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
-                CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
             )  # fmt: skip
     elif KIND == STEEP:
         x, count = _halve(
             largest, good, all_stay, beta, *arguments,
-            CAUSAL, MASK, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+            CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
         )  # fmt: skip
     else:
         x, count = _solve(
             largest, good, all_stay, beta, enough, *arguments,
-            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, WHOLE, SIZE, MANY,
+            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     tl.store(count_ptr + line_of_map, count)

@@ -37,7 +37,8 @@ def _keep_tops(
     for block in range(begin, end):
         s = block_scores(
             q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
-            seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, EDGE, WIDE, WHOLE, SIZE,
+            seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, EDGE, not EDGE,
+            WIDE, WHOLE, SIZE,
         )  # fmt: skip
         largest = maximum(tl.reshape(s, [ROWS, PARTS, COLUMNS]), 2) * unit(scale, MASK)
         narrow = block * PARTS + tl.arange(0, PARTS)
