@@ -34,7 +34,7 @@ def draw(report: Mapping[str, Any]) -> Figure:
     rows = report["rows"]
     lengths = sorted({row["tokens"] for row in rows})
     lines = sorted({(row["size"], row["causal"]) for row in rows})
-    above = 0.95  # inches for title and legend
+    above = 1.2  # inches for title and legend
     height = above + 0.55 + 2.0 * len(lines)
     layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - above / height))
     figure = Figure(figsize=(max(9.0, 1.1 + 3.1 * len(lengths)), height), layout=layout)
@@ -110,5 +110,5 @@ def _head(figure: Figure, report: Mapping[str, Any], height: float) -> None:
         )
     figure.legend(
         handles=handles, loc="upper left", bbox_to_anchor=(0.003, 1 - 0.55 / height),
-        ncols=len(handles), frameon=False, fontsize=9,
+        ncols=3, frameon=False, fontsize=9,
     )  # fmt: skip
