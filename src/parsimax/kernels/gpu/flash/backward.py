@@ -24,6 +24,7 @@ from .blocks import (
     whole_blocks,
     wide,
 )
+from .rows import rows_of_program
 from .sequences import sequence
 from .weights import ANY, boost, line, ordinary, shares
 
@@ -106,51 +107,27 @@ def query_kernel(
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Also two numbers a query for the other kernel: b of :func:`line`, and <dO, w>."""
-    block, item_head = block_of_head(row_blocks)
-    place = row_blocks - 1 - block
-    item, head = item_head // heads, item_head % heads
-    row_block, q_at, k_at = place, item, item
-    if PACKED:
-        row_block, q_at, queries, k_at, _all, keys, offset, _low = sequence(
-            lengths_ptr, place, PACKED
-        )
-    rows = row_block * ROWS + tl.arange(0, ROWS)
-    start = numbers_of(item_head, q_at, head, heads, queries, PACKED)
-    row = start + rows
     all_keys = keys
-    if LENGTHS:
-        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
-    beta = value
-    if TENSOR:
-        beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
-    q = load_rows(
-        q_ptr + wide(q_at) * q_item + wide(head) * q_head,
-        rows, q_row, queries, size, WHOLE, SIZE,
+    where, counts, numbers, reading, blocks = rows_of_program(
+        q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
+        scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
+        offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
+        seen_item, seen_head,
+        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
-    k_here = k_ptr + wide(k_at) * k_item + wide(head // group) * k_head
-    v_here = v_ptr + wide(k_at) * v_item + wide(head // group) * v_head
-    seen_here = seen_ptr
-    if MASK > 0:
-        seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
-    first, step = rows_of(start, q_at, head, heads, PACKED)
+    rows, row, first, step, item_head, line_of_map = where
+    queries, keys, offset = counts
+    beta, a, b, _x, fill = numbers
+    q, k_here, v_here, seen_here = reading
+    list_here, count, inner, outer = blocks
     place_of_g, g_row = first * value_size, step * value_size
     g = load_rows(g_ptr + place_of_g, rows, g_row, queries, value_size, WHOLE, VALUES)
     mean = load_rows(mean_ptr + place_of_g, rows, g_row, queries, value_size, WHOLE, VALUES)
     against = tl.sum(g.to(tl.float32) * mean, 1)
-    top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
-    x = tl.load(x_ptr + row, mask=rows < queries, other=0.0)
-    good = (top > -float("inf")) & (top < float("inf"))
-    a, b = line(tl.where(good, top, 0.0), x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     tl.store(
         line_ptr + row[:, None] * 2 + tl.arange(0, 2)[None, :], tl.join(b, against),
         mask=(rows < queries)[:, None],
     )  # fmt: skip
-    inner, outer = whole_blocks(
-        row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
-    )
-    line_of_map = wide(item_head) * row_blocks + place
-    count = tl.load(count_ptr + line_of_map)
-    list_here = list_ptr + line_of_map * key_blocks
     arguments = (
         q, g, against, k_here, v_here, k_row, v_row, rows, a, b, beta, scale,
         list_here, count, inner, outer, offset, queries, keys, left, right,
@@ -175,7 +152,6 @@ def query_kernel(
         )  # fmt: skip
     parts = tl.arange(0, SIZE)
     inside = (rows < queries)[:, None] & (parts < size)[None, :]
-    fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
     gq = gq * scale + fill[:, None]
     tl.store(
         gq_ptr + (first + rows * step)[:, None] * size + parts[None, :],

@@ -17,22 +17,9 @@ from parsimax.kernels.gpu.approx import rounded
 from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER, move, newton
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import (
-    FOLDED,
-    block_of_head,
-    fold,
-    load_block,
-    load_rows,
-    numbers_of,
-    product,
-    rows_of,
-    tile_scores,
-    unit,
-    whole_blocks,
-    wide,
-)
-from .sequences import sequence
-from .weights import ANY, STEEP, boost, line, ordinary, shares
+from .blocks import FOLDED, fold, load_block, product, tile_scores
+from .rows import rows_of_program
+from .weights import ANY, STEEP, boost, ordinary, shares
 
 _NARROW = tl.constexpr(16)  # columns that a product has at least
 
@@ -111,41 +98,18 @@ def output_kernel(
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Context, and w if TRAIN, of one block of queries."""
-    block, item_head = block_of_head(row_blocks)
-    place = row_blocks - 1 - block
-    item, head = item_head // heads, item_head % heads
-    row_block, q_at, k_at = place, item, item
-    if PACKED:
-        row_block, q_at, queries, k_at, _all, keys, offset, _low = sequence(
-            lengths_ptr, place, PACKED
-        )
-    rows = row_block * ROWS + tl.arange(0, ROWS)
-    start = numbers_of(item_head, q_at, head, heads, queries, PACKED)
-    row = start + rows
-    if LENGTHS:
-        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
-    beta = value
-    if TENSOR:
-        beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
-    q = load_rows(
-        q_ptr + wide(q_at) * q_item + wide(head) * q_head,
-        rows, q_row, queries, size, WHOLE, SIZE,
+    where, counts, numbers, reading, blocks = rows_of_program(
+        q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
+        scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
+        offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
+        seen_item, seen_head,
+        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
-    k_here = k_ptr + wide(k_at) * k_item + wide(head // group) * k_head
-    v_here = v_ptr + wide(k_at) * v_item + wide(head // group) * v_head
-    seen_here = seen_ptr
-    if MASK > 0:
-        seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
-    top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
-    x = tl.load(x_ptr + row, mask=rows < queries, other=0.0)
-    good = (top > -float("inf")) & (top < float("inf"))
-    a, b = line(tl.where(good, top, 0.0), x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
-    inner, outer = whole_blocks(
-        row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
-    )
-    line_of_map = wide(item_head) * row_blocks + place
-    count = tl.load(count_ptr + line_of_map)
-    list_here = list_ptr + line_of_map * key_blocks
+    rows, row, first, step, _item_head, _line_of_map = where
+    queries, keys, offset = counts
+    beta, a, b, x, fill = numbers
+    q, k_here, v_here, seen_here = reading
+    list_here, count, inner, outer = blocks
     arguments = (
         q, k_here, v_here, k_row, v_row, rows, a, b, beta, scale, list_here, count,
         inner, outer, offset, queries, keys, left, right, size, value_size,
@@ -174,12 +138,10 @@ def output_kernel(
             out, mass, x = _finish(out, mean, mass, slope, x, beta, POWER, NEVER)
     elif TRAIN and KIND != STEEP:
         out, mass, x = _finish(out, mean, mass, slope, x, beta, KIND, NEAR)
-    fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
     if TENSOR:
         fill += tl.where((beta >= 0.0) & (beta < 1e30), 0.0, float("nan"))
     parts = tl.arange(0, VALUES)
     inside = (rows < queries)[:, None] & (parts < value_size)[None, :]
-    first, step = rows_of(start, q_at, head, heads, PACKED)
     places = (first + rows * step)[:, None] * value_size + parts[None, :]
     out = out / tl.where(mass > 0.0, mass, 1.0)[:, None] + fill[:, None]
     tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
