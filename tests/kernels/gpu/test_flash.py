@@ -136,6 +136,26 @@ def test_gradients_where_one_key_has_almost_all_weight():
     compare(q * 8, k, v, 1.02)
 
 
+@pytest.mark.parametrize("height", [1.93, 1.95, 1.97])
+def test_many_equal_keys_just_below_the_threshold_of_one_that_stands_out(height):
+    q, k, v = (x.bfloat16() for x in inputs(heads=1, queries=16, keys=500))
+    q[:], k[:] = 0.0, 0.0
+    q[..., 0], k[..., 5, 0] = 2.0, height
+    out = flash.flash_attention(q, k, v, None, EVERYTHING, None, 1.5, 0.5)
+    expected = px.attention(*(x.double() for x in (q, k, v)), scale=0.5)
+    assert (out - expected).norm() <= 1e-2 * expected.norm()
+
+
+def test_gradients_where_one_key_stands_out_and_many_are_almost_equal():
+    q, k, v = (x.bfloat16() for x in inputs(heads=1, queries=16, keys=300))
+    q, k = q * 0.02, k.clone()
+    q[..., 0] = torch.linspace(0.5, 6.0, 16, device=DEVICE)
+    k[..., 0] = 0.0
+    k[..., 5, :] = 0.0
+    k[..., 5, 0] = 1.0
+    compare(q, k, v, 1.3)
+
+
 def test_the_gradient_of_an_alpha_is_one_number_and_loses_no_digits():
     q, k, v = inputs(torch.bfloat16)
     leaves = [
@@ -178,7 +198,7 @@ def test_numbers_added_to_the_scores_have_a_gradient():
     assert (hidden - expected).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("alpha", [1.3, 2.5])
+@pytest.mark.parametrize("alpha", [1.0, 1.02, 1.3, 2.5])
 def test_the_least_number_hides_a_row_and_makes_none_that_is_no_number(alpha):
     bias = torch.zeros(5, 37, device=DEVICE)
     bias[:, 20:] = torch.finfo(torch.float32).min
@@ -189,6 +209,8 @@ def test_the_least_number_hides_a_row_and_makes_none_that_is_no_number(alpha):
     assert all(x.isfinite().all() for x in (out, *grads))
     expected = px.attention(*(x[:, :, :20].double() for x in (q, k, v)), scale=0.5, alpha=alpha)
     assert (out - expected)[:, :, [0, 1, 2, 4]].abs().max() < 1e-3
+    assert not out[:, :, 3].any()
+    assert not grads[0][:, :, 3].any()
 
 
 def test_lengths_groups_and_sizes_of_heads():

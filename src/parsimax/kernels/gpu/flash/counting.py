@@ -18,7 +18,7 @@ from .blocks import (
     whole_blocks,
     wide,
 )
-from .weights import ANY, line
+from .weights import ANY, LEAST, line
 
 
 @triton.jit
@@ -90,7 +90,7 @@ def count_kernel(
         seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
     x = tl.load(x_ptr + row, mask=rows < queries, other=0.0)
-    good = (top > -float("inf")) & (top < float("inf"))
+    good = (top > LEAST) & (top < float("inf"))
     if TENSOR:
         good = good & (tl.where((beta >= 0.0) & (beta < 1e30), top, float("inf")) == top)
     largest = tl.where(good, top, 0.0)
@@ -126,7 +126,7 @@ def count_kernel(
         tl.store(touched_line + block, state.to(tl.int8))
     tau = _tau(largest, x, beta, KIND, NEAR)
     low = tl.where(beta > 0.0, tau * gamma, -float("inf"))
-    nothing = tl.where(top == -float("inf"), float("inf"), float("nan"))
+    nothing = tl.where(top <= LEAST, float("inf"), float("nan"))
     inside = rows < queries
     tl.store(tau_ptr + row, tl.where(good, tau, nothing), mask=inside)
     tl.store(low_ptr + row, tl.where(good, low, nothing), mask=inside)

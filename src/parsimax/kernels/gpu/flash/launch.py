@@ -269,34 +269,35 @@ def _rough(p: Problem) -> bool:
 
 
 class Enough(NamedTuple):
-    """Twice the surplus of mass that the last step may leave.
+    """The surplus of mass that the last step may leave.
 
     Where it is left in training, the output takes another step; but w, the mean of the values, is
     added up before it. It moves the more the steeper weights rise from zero: at alpha = 1 not at
-    all, since all weights then grow by the same factor.
+    all, since all weights then grow by the same factor. Towards 2 a key enters with ever more of
+    its influence at once.
 
     Args:
         gentle: The most, for alphas towards 1.
         even: At alpha = 1.5; below, it may be more in proportion to 1 / (alpha - 1).
-        steep: At alpha = 1.65; from there on ever less, since a key enters with ever more of its
-            influence on gradients at once.
+        steep: At alpha = 1.65.
+        fall: How often it is halved for one more in alpha from there on, up to 1.85.
     """
 
     gentle: float
     even: float
     steep: float
+    fall: float = 0.0
 
 
 _EXACTLY = Enough(1e-6, 1e-6, 1e-6)  # what float32 can just tell
 
 
 def _enough(p: Problem, train: bool) -> Enough:
-    """For numbers of 16 bits a sweep over the keys is saved as a rule."""
     if not _rough(p):
         return _EXACTLY
     if p.q.dtype == torch.bfloat16:
-        return Enough(7.5e-2, 3e-2, 6e-3) if train else Enough(4e-3, 4e-3, 4e-3)
-    return Enough(5e-4, 2e-4, 1e-5) if train else Enough(4e-4, 4e-4, 4e-4)
+        return Enough(2.5e-3, 5e-4, 3e-4, 40.0) if train else Enough(1e-3, 1e-3, 1e-3)
+    return Enough(1e-4, 2e-5, 1e-5, 20.0) if train else Enough(1e-4, 1e-4, 1e-4)
 
 
 class Thresholds(NamedTuple):

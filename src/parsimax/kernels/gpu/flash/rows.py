@@ -7,7 +7,7 @@ import triton.language as tl
 
 from .blocks import block_of_head, load_rows, numbers_of, rows_of, unit, whole_blocks, wide
 from .sequences import sequence
-from .weights import line
+from .weights import LEAST, line
 
 
 @triton.jit
@@ -48,10 +48,10 @@ def rows_of_program(
     row = start + rows
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
     x = tl.load(x_ptr + row, mask=rows < queries, other=0.0)
-    good = (top > -float("inf")) & (top < float("inf"))
+    good = (top > LEAST) & (top < float("inf"))
     a, b = line(tl.where(good, top, 0.0), x, unit(scale, MASK), beta, KIND, NEAR, ROUGH)
     # a row that is no row of numbers must show it
-    fill = tl.where(good | (top == -float("inf")), 0.0, float("nan"))
+    fill = tl.where(good | (top <= LEAST), 0.0, float("nan"))
     inner, outer = whole_blocks(
         row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from parsimax.kernels.gpu.approx import exp2, log2
+from parsimax.kernels.gpu.approx import exp2
 from parsimax.kernels.gpu.newton import (
     ALWAYS,
     NEAR_ONE,
@@ -37,12 +37,11 @@ from .blocks import (
     wide,
 )
 from .sequences import sequence
-from .weights import STEEP, line, shares
+from .weights import LEAST, STEEP, line, shares
 
 _HALVINGS = tl.constexpr(26)
+_LEAST_SURPLUS = tl.constexpr(1e-6)  # that float32 can just tell
 _ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
-_LIKE_PAIRS = tl.constexpr(-0.7)  # see _solve_tops
-_AT_LEAST = tl.constexpr(1.1)
 
 
 @triton.jit
@@ -107,26 +106,16 @@ def _tops_sums(
     held, tops_ptr, list_ptr, count, x, top, beta, gamma,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """As :func:`_sweep`, but of the largest score of each block alone; those held come first.
-
-    Last comes the mass of the larger ones of two blocks each.
-    """
+    """As :func:`_sweep`, but of the largest score of each block alone; those held come first."""
     a, b = line(top, x, 1.0, beta, KIND, NEAR)
     totals, slopes, _log = shares(tl.fma(held, a, b[:, None]), beta, gamma, KIND, NEAR)
-    pairs = _of_pairs(totals, ROWS, MANY)
     for first in range(MANY, count, MANY):
         blocks, inside = _listed(list_ptr, first, count, MANY)
         v = tl.fma(_load_tops(tops_ptr, blocks, inside, ROWS), a, b[:, None])
         p, u, _log = shares(v, beta, gamma, KIND, NEAR)
         totals += p
         slopes += u
-        pairs += _of_pairs(p, ROWS, MANY)
-    return tl.sum(totals, 1), tl.sum(slopes, 1), tl.sum(pairs, 1)
-
-
-@triton.jit
-def _of_pairs(p, ROWS: tl.constexpr, MANY: tl.constexpr):
-    return tl.max(tl.reshape(p, [ROWS, MANY // 2, 2]), 2)
+    return tl.sum(totals, 1), tl.sum(slopes, 1)
 
 
 @triton.jit
@@ -134,21 +123,14 @@ def _solve_tops(
     tops_ptr, list_ptr, count, x, top, good, beta, gamma, one,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """(x for the largest scores of blocks alone, which lies below the true one, and a guess of it).
-
-    How much mass the largest of two blocks lack of the largest of each tells how much these lack of
-    all scores.
-    """
     blocks, inside = _listed(list_ptr, 0, count, MANY)
     held = _load_tops(tops_ptr, blocks, inside, ROWS)
-    # what a loop carries and is not needed after it must come last: Triton 3.6 counts wrong
-    totals, slopes, pairs = one, one, one
     done = ~good
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
     while (active > 0) & (tries < TRIES):
         tries += 1
-        totals, slopes, pairs = _tops_sums(
+        totals, slopes = _tops_sums(
             held, tops_ptr, list_ptr, count, x, top, beta, gamma, KIND, NEAR, ROWS, MANY
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
@@ -157,22 +139,7 @@ def _solve_tops(
         done = done | ~(surplus > _ROUGHLY) | (moved == x)
         x = tl.where(done, x, moved)
         active = tl.max(tl.where(done, 0, 1), 0)
-    known = tl.sum(tl.where(good, totals, 0.0), 0)
-    lack = 2.0 * tl.sum(tl.where(good, pairs, 0.0), 0) / tl.maximum(known, 1e-30) - 1.0
-    more = tl.maximum(exp2(log2(tl.maximum(lack, 0.05)) * _LIKE_PAIRS), _AT_LEAST)
-    _, step = newton(
-        totals * more, slopes * more, one * beta, one * gamma, one, KIND, NEAR
-    )  # fmt: skip
-    return x, tl.where(good, move(x, step, one * beta, KIND, NEAR), x)
-
-
-@triton.jit
-def not_below(x, floor, KIND: tl.constexpr, NEAR: tl.constexpr):
-    """The higher of two thresholds; ``floor`` if x is not a number."""
-    if KIND == POWER and NEAR != ALWAYS:
-        return tl.minimum(x, floor)
-    else:
-        return tl.maximum(x, floor)
+    return x
 
 
 @triton.jit
@@ -201,12 +168,13 @@ def _sweep(
 
 
 @triton.jit
-def _allowed(beta, gentle, even, steep):
+def _allowed(beta, gentle, even, steep, fall):
     """What :class:`Enough` says of one alpha."""
     bend = tl.maximum(1.0 - (beta - 0.5) / 0.15, 0.0)
     below = tl.minimum(even * 0.5 / tl.maximum(beta, 1e-30), gentle)
-    steep = steep * exp2(tl.minimum(tl.maximum(beta - 0.65, 0.0), 0.2) * -58.0)
-    return tl.where(beta <= 0.5, below, steep + (even - steep) * bend * bend)
+    steep = steep * exp2(tl.minimum(tl.maximum(beta - 0.65, 0.0), 0.2) * -fall)
+    above = steep + (even - steep) * bend * bend
+    return tl.maximum(tl.where(beta <= 0.5, below, above), _LEAST_SURPLUS)
 
 
 @triton.jit
@@ -224,12 +192,13 @@ def _solve(
     x = start(one * beta, one, KIND, NEAR)
     low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
     count = _list_above(tops_ptr, begin, end, low, good, all_stay, list_ptr, ROWS, MANY)
-    floor, x = _solve_tops(
+    x = _solve_tops(
         tops_ptr, list_ptr, count, x, top, good, beta, gamma, one, KIND, NEAR, ROWS, MANY
     )  # fmt: skip
-    low = _unscaled(lowest(floor, one * beta, one * gamma, KIND, NEAR), top, KIND)
+    low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
     count = _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
     done = ~good
+    before = 0.0 * one
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
     while (active > 0) & (tries < TRIES):
@@ -240,12 +209,16 @@ def _solve(
             CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
-        moved = not_below(move(x, step, one * beta, KIND, NEAR), floor, KIND, NEAR)
-        # what a step leaves is about beta / 2 times the square of this share
-        share = surplus / tl.maximum(1.0 + surplus, 1e-30)
-        arrived = ~(beta * share * share > enough) | (moved == x)
+        moved = move(x, step, one * beta, KIND, NEAR)
+        # From below, each step leaves a smaller share of the surplus than the last one did. How
+        # small depends on how many keys lie near the threshold, so it is measured; the square is
+        # what Newton comes to at last. Below a thousandth, no progress means no more digits.
+        share = tl.where(before > 0.0, tl.minimum(surplus / before, 1.0), 1.0)
+        stuck = (share > 0.5) & (before > 0.0) & (surplus < 1e-3)
+        arrived = ~(surplus * share * share > enough) | stuck | (moved == x)
         x = tl.where(done, x, moved)
         done = done | arrived
+        before = surplus
         active = tl.max(tl.where(done, 0, 1), 0)
     low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
     return x, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
@@ -270,7 +243,7 @@ def _halve(
     held = _load_tops(tops_ptr, blocks, inside, ROWS)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        totals, _slopes, _pairs = _tops_sums(
+        totals, _slopes = _tops_sums(
             held, tops_ptr, list_ptr, count, middle, top, beta, gamma, STEEP, NEVER, ROWS, MANY
         )  # fmt: skip
         enough = totals >= 1.0
@@ -306,7 +279,7 @@ def _unscaled(low, top, KIND: tl.constexpr):
 def threshold_kernel(
     q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
     list_ptr, count_ptr,
-    scale, value, gentle, even, steep, heads, group, queries, keys, size,
+    scale, value, gentle, even, steep, fall, heads, group, queries, keys, size,
     tile, tall_blocks, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
@@ -353,7 +326,7 @@ def threshold_kernel(
     )
     row = numbers_of(item_head, q_at, head, heads, queries, PACKED) + rows
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
-    good = (top > -float("inf")) & (top < float("inf"))
+    good = (top > LEAST) & (top < float("inf"))
     largest = tl.where(good, top, 0.0)
     one = tl.zeros([ROWS], tl.float32) + 1.0
     beta = value
@@ -362,13 +335,13 @@ def threshold_kernel(
         fits = (beta >= 0.0) & (beta < 1e30)
         good = good & (tl.where(fits, one, 0.0) > 0.0)
     # a row that is no row of numbers must show it
-    broken = ~good & (top != -float("inf")) & (rows < queries)
+    broken = ~good & ~(top <= LEAST) & (rows < queries)
     all_stay = tl.max(tl.where(broken, 1, 0), 0)
     arguments = (
         q, k_here, k_row, rows, scale, keys, size, queries, offset, left, right,
         seen_here, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     )  # fmt: skip
-    enough = _allowed(beta, gentle, even, steep)
+    enough = _allowed(beta, gentle, even, steep, fall)
     if TENSOR:
         if beta < NEAR_ONE:
             x, count = _solve(

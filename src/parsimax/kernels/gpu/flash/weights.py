@@ -20,7 +20,7 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 _SOFT = tl.constexpr(2.0**-12)
 # beta from which a logarithm of w has the digits that numbers of 16 bits need
 _GENTLE = tl.constexpr(0.01)
-_LEAST = tl.constexpr(-1e30)
+LEAST = tl.constexpr(-1e30)  # a row without larger scores is one that sees nothing
 
 
 @triton.jit
@@ -50,7 +50,7 @@ def line(top, x, unit, beta, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.c
     elif KIND == SPARSEMAX or NEAR == ALWAYS:
         return unit, -(x + top)
     elif KIND == ANY:  # x is the threshold itself near 1
-        far = tl.fma(-beta, tl.maximum(top, _LEAST), x)
+        far = tl.fma(-beta, tl.maximum(top, LEAST), x)
         if ROUGH:
             near = tl.where(beta < _SOFT, -(x + top), 1.0 - beta * (x + top))
             a = unit * tl.where(beta < _SOFT, 1.0, beta)
@@ -59,7 +59,7 @@ def line(top, x, unit, beta, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.c
             a = unit * tl.where(beta < NEAR_ONE, 1.0, beta)
         return a, tl.where(beta < NEAR_ONE, near, far)
     else:
-        return unit * beta, tl.fma(-beta, tl.maximum(top, _LEAST), x)
+        return unit * beta, tl.fma(-beta, tl.maximum(top, LEAST), x)
 
 
 @triton.jit

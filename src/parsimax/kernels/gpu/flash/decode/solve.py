@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.flash.blocks import wide
-from parsimax.kernels.gpu.flash.threshold import _HALVINGS, _ROUGHLY, _unscaled, not_below
+from parsimax.kernels.gpu.flash.threshold import _HALVINGS, _ROUGHLY, _unscaled
 from parsimax.kernels.gpu.flash.weights import ANY, STEEP, line, shares
 from parsimax.kernels.gpu.newton import (
     ALWAYS,
@@ -30,6 +30,8 @@ from parsimax.kernels.gpu.reductions import larger, maximum, sum2
 
 from .lists import first_aligned, list_above, load_tops
 from .places import item_keys, seen_blocks
+
+_BELOW = tl.constexpr(1e-5)  # lack of mass that is a rounding
 
 # What is added up
 TOPS = tl.constexpr(0)  # largest scores of blocks: those that are held, and the rest of them
@@ -100,6 +102,15 @@ def _held(scores_ptr, list_ptr, count, HOLD: tl.constexpr, COLUMNS: tl.constexpr
 
 
 @triton.jit
+def _not_below(x, floor, KIND: tl.constexpr, NEAR: tl.constexpr):
+    """The higher of two thresholds; ``floor`` if x is not a number."""
+    if KIND == POWER and NEAR != ALWAYS:
+        return tl.minimum(x, floor)
+    else:
+        return tl.maximum(x, floor)
+
+
+@triton.jit
 def _climb(
     x, floor, top, active, beta, gamma, one, enough, held, weight,
     scores_ptr, tops_ptr, list_ptr, begin, end,
@@ -119,8 +130,9 @@ def _climb(
             KIND, NEAR, WHAT, FEW, COLUMNS, MANY,
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
-        moved = not_below(move(x, step, one * beta, KIND, NEAR), floor, KIND, NEAR)
-        done = ~(tl.abs(surplus) > enough) | (moved == x)
+        moved = _not_below(move(x, step, one * beta, KIND, NEAR), floor, KIND, NEAR)
+        # a step down may open many keys that are almost equal, so it is not the last
+        done = ~((surplus > enough) | (surplus < -_BELOW)) | (moved == x)
         if WHAT == TOPS:
             x = tl.where(done, x, moved)
         else:
