@@ -81,13 +81,13 @@ def _query_sums(
             score_sum += fold(gs, ROWS, COLUMNS)
             slope += fold(u, ROWS, COLUMNS)
     total = tl.sum(changes, 1)
-    if ROUGH:
+    if WANT and ROUGH:
         # Gradients of scores sum to zero but for the rounding of w, which all terms of alpha's have
         # in common: it is taken out again, or that one number would have no digits left.
         mass = tl.sum(slope, 1)
         total -= tl.sum(score_sum, 1) / tl.where(mass > 0.0, mass, 1.0) * tl.sum(change_sum, 1)
-    if KIND == POWER and ROUGH:
-        total *= -inverse_square
+        if KIND == POWER:
+            total *= -inverse_square
     return gq, total
 
 

@@ -41,6 +41,7 @@ def _sums(
     mass = tl.zeros([ROWS, FOLDED], tl.float32)
     slope = tl.zeros([ROWS, _NARROW if ROUGH else FOLDED], tl.float32)
     ones = tl.full([COLUMNS, _NARROW], 1.0, q.dtype)
+    # with stages, a loop that branches between its products makes all products of a kernel wait
     STAGES: tl.constexpr = 1 if KIND == ANY else None
     for index in tl.range(count, num_stages=STAGES):
         block = tl.load(list_ptr + index).to(tl.int32)

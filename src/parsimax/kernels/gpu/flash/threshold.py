@@ -60,6 +60,13 @@ def _listed(list_ptr, first, count, MANY: tl.constexpr):
 
 
 @triton.jit
+def _first_tops(tops_ptr, list_ptr, count, ROWS: tl.constexpr, MANY: tl.constexpr):
+    """Those of the blocks at the beginning of a list."""
+    blocks, inside = _listed(list_ptr, 0, count, MANY)
+    return _load_tops(tops_ptr, blocks, inside, ROWS)
+
+
+@triton.jit
 def _append(
     count, blocks, inside, tops_ptr, low, good, all_stay, list_ptr, ROWS: tl.constexpr
 ):  # fmt: skip
@@ -123,8 +130,7 @@ def _solve_tops(
     tops_ptr, list_ptr, count, x, top, good, beta, gamma, one,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    blocks, inside = _listed(list_ptr, 0, count, MANY)
-    held = _load_tops(tops_ptr, blocks, inside, ROWS)
+    held = _first_tops(tops_ptr, list_ptr, count, ROWS, MANY)
     done = ~good
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
@@ -239,8 +245,7 @@ def _halve(
     low = tl.zeros([ROWS], tl.float32)
     high = low + 1.0
     count = _list_above(tops_ptr, begin, end, top - gamma, good, all_stay, list_ptr, ROWS, MANY)
-    blocks, inside = _listed(list_ptr, 0, count, MANY)
-    held = _load_tops(tops_ptr, blocks, inside, ROWS)
+    held = _first_tops(tops_ptr, list_ptr, count, ROWS, MANY)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         totals, _slopes = _tops_sums(

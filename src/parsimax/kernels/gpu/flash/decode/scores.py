@@ -9,19 +9,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from parsimax.kernels.gpu.flash.blocks import hide, load_rows, product, wide
+from parsimax.kernels.gpu.flash.blocks import wide
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import larger, maximum
 
-from .places import (
-    WHOLE_CACHE,
-    cache_rows,
-    head_and_query,
-    item_keys,
-    lost_pages,
-    seen_blocks,
-    share,
-)
+from .places import WHOLE_CACHE, lost_pages
+from .tile import key_scores, tile_of_program
 
 # thresholds have roundings, of which one must not open a block that was not written
 _MARGIN = tl.constexpr(1.001)
@@ -46,21 +39,15 @@ def scores_kernel(
     see, and for no other; all scores (B, Hq, Lq, blocks * COLUMNS) for those of them that may have
     weight.
     """
-    tile = tl.program_id(1)
-    item_head = tile // row_tiles
-    item, head = item_head // heads, item_head % heads
-    count = group * queries
-    rows = (tile % row_tiles) * ROWS + tl.arange(0, ROWS)
-    q_heads, q_rows = head_and_query(rows, count, head * group, queries)
-    q_here = q_ptr + wide(item) * q_item + q_heads.to(tl.int64) * q_head + q_rows * q_row
-    q = load_rows(q_here[:, None], rows, 0, count, size, WHOLE, SIZE)
-    keys, _bad = item_keys(lengths_ptr, lengths_step, item, capacity, LENGTHS)
-    begin, end = seen_blocks(queries, keys, left, right, CAUSAL, COLUMNS)
-    begin, end = share(begin, end, tl.program_id(0), tl.num_programs(0))
+    which, asking, asked = tile_of_program(
+        q_ptr, seen_ptr, lengths_ptr, heads, group, queries, capacity, size, row_tiles,
+        left, right, lengths_step, q_item, q_head, q_row, seen_item, seen_head,
+        CAUSAL, MASK, LENGTHS, ROWS, COLUMNS, WHOLE, SIZE,
+    )  # fmt: skip
+    item_head, item, head = which
+    q, q_rows, rows, count, seen_here = asking
+    keys, begin, end = asked
     k_here = k_ptr + wide(head) * k_head
-    seen_here = seen_ptr
-    if MASK > 0:
-        seen_here = seen_ptr + (wide(item) * seen_item + q_heads.to(tl.int64) * seen_head)[:, None]
     beta = value
     if TENSOR:
         alpha = tl.load(a_ptr + head * group + rows // queries, mask=rows < count, other=2.0)
@@ -69,21 +56,17 @@ def scores_kernel(
     so_far = tl.full([ROWS], -float("inf"), tl.float32)
     lines = (wide(item_head) * count + rows) * blocks
     for block in range(begin, end):
-        columns = block * COLUMNS + tl.arange(0, COLUMNS)
-        k = cache_rows(
-            k_here, item, block, keys, size, k_item, k_row, k_part,
-            table_ptr, table_row, table_column, pages,
-            PAGED, PAGE, STRIDED, COLUMNS, WHOLE, SIZE,
-        )  # fmt: skip
-        s = product(q, tl.trans(k)) * scale
-        s = hide(
-            s, q_rows[:, None], columns[None, :], keys - queries, queries, keys, left, right,
-            seen_here, seen_row, seen_column, CAUSAL, MASK,
+        s = key_scores(
+            q, q_rows, k_here, item, block, scale, queries, keys, size, left, right,
+            k_item, k_row, k_part, table_ptr, table_row, table_column, pages,
+            seen_here, seen_row, seen_column,
+            CAUSAL, MASK, PAGED, PAGE, STRIDED, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         tops = maximum(s, 1)
         tl.store(tops_ptr + lines + block, tops, mask=rows < count)
         so_far = larger(so_far, tops)
         if tl.max(tl.where(tops > so_far - reach, 1, 0), 0) > 0:
+            columns = block * COLUMNS + tl.arange(0, COLUMNS)
             places = lines[:, None] * COLUMNS + columns[None, :]
             tl.store(scores_ptr + places, s, mask=(rows < count)[:, None])
     if PAGED != WHOLE_CACHE:

@@ -9,20 +9,13 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.approx import exp2, rounded
-from parsimax.kernels.gpu.flash.blocks import hide, load_rows, product, wide
+from parsimax.kernels.gpu.flash.blocks import product, wide
 from parsimax.kernels.gpu.flash.weights import _LOG2E, boost
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import larger, maximum
 
-from .places import (
-    WHOLE_CACHE,
-    cache_rows,
-    head_and_query,
-    item_keys,
-    lost_pages,
-    seen_blocks,
-    share,
-)
+from .places import WHOLE_CACHE, cache_rows, lost_pages
+from .tile import key_scores, tile_of_program
 
 
 @quick
@@ -43,35 +36,24 @@ def soft_kernel(
     Written are values under exp(score - largest), its mass, and the largest score of the part.
     """
     part, parts = tl.program_id(0), tl.num_programs(0)
-    tile = tl.program_id(1)
-    item_head = tile // row_tiles
-    item, head = item_head // heads, item_head % heads
-    count = group * queries
-    rows = (tile % row_tiles) * ROWS + tl.arange(0, ROWS)
-    q_heads, q_rows = head_and_query(rows, count, head * group, queries)
-    q_here = q_ptr + wide(item) * q_item + q_heads.to(tl.int64) * q_head + q_rows * q_row
-    q = load_rows(q_here[:, None], rows, 0, count, size, WHOLE, SIZE)
-    keys, _bad = item_keys(lengths_ptr, lengths_step, item, capacity, LENGTHS)
-    begin, end = seen_blocks(queries, keys, left, right, CAUSAL, COLUMNS)
-    begin, end = share(begin, end, part, parts)
+    which, asking, asked = tile_of_program(
+        q_ptr, seen_ptr, lengths_ptr, heads, group, queries, capacity, size, row_tiles,
+        left, right, lengths_step, q_item, q_head, q_row, seen_item, seen_head,
+        CAUSAL, MASK, LENGTHS, ROWS, COLUMNS, WHOLE, SIZE,
+    )  # fmt: skip
+    _item_head, item, head = which
+    q, q_rows, rows, count, seen_here = asking
+    keys, begin, end = asked
     k_here, v_here = k_ptr + wide(head) * k_head, v_ptr + wide(head) * v_head
-    seen_here = seen_ptr
-    if MASK > 0:
-        seen_here = seen_ptr + (wide(item) * seen_item + q_heads.to(tl.int64) * seen_head)[:, None]
     top = tl.full([ROWS], -float("inf"), tl.float32)
     mass = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, VALUES], tl.float32)
     for block in range(begin, end):
-        columns = block * COLUMNS + tl.arange(0, COLUMNS)
-        k = cache_rows(
-            k_here, item, block, keys, size, k_item, k_row, k_part,
-            table_ptr, table_row, table_column, pages,
-            PAGED, PAGE, K_STRIDED, COLUMNS, WHOLE, SIZE,
-        )  # fmt: skip
-        s = product(q, tl.trans(k)) * scale
-        s = hide(
-            s, q_rows[:, None], columns[None, :], keys - queries, queries, keys, left, right,
-            seen_here, seen_row, seen_column, CAUSAL, MASK,
+        s = key_scores(
+            q, q_rows, k_here, item, block, scale, queries, keys, size, left, right,
+            k_item, k_row, k_part, table_ptr, table_row, table_column, pages,
+            seen_here, seen_row, seen_column,
+            CAUSAL, MASK, PAGED, PAGE, K_STRIDED, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         above = larger(top, maximum(s, 1))
         # a row that has seen nothing has no largest score
@@ -92,7 +74,7 @@ def soft_kernel(
         )  # fmt: skip
         top = tl.where(lost > 0, float("nan"), top)
     columns = tl.arange(0, VALUES)
-    row = (wide(tile) * parts + part) * ROWS + tl.arange(0, ROWS)
+    row = (wide(tl.program_id(1)) * parts + part) * ROWS + tl.arange(0, ROWS)
     there = rows < count
     tl.store(parts_ptr + row[:, None] * VALUES + columns[None, :], out, mask=there[:, None])
     tl.store(mass_ptr + row, mass, mask=there)
