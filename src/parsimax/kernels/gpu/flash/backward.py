@@ -24,11 +24,10 @@ from .blocks import (
     whole_blocks,
     wide,
 )
+from .powers import power_and_change
 from .rows import rows_of_program
 from .sequences import sequence
-from .weights import ANY, boost, line, ordinary, shares
-
-_LN2 = tl.constexpr(0.6931471805599453)
+from .weights import ANY, boost, exponent_of_u, line, ordinary, shares
 
 
 @triton.jit
@@ -48,6 +47,7 @@ def _query_sums(
     gq = tl.zeros([ROWS, SIZE], tl.float32)
     changes = tl.zeros([ROWS, FOLDED], tl.float32)
     change_sum, score_sum, slope = changes, changes, changes
+    QUICK: tl.constexpr = WANT and ROUGH and KIND == POWER
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
@@ -59,7 +59,10 @@ def _query_sums(
             CAUSAL or not EVEN,
         )  # fmt: skip
         above = tl.fma(s, a, b[:, None])
-        p, u, log = shares(above, beta, gamma, KIND, NEAR, ROUGH)
+        if QUICK:
+            u, change = power_and_change(above, exponent_of_u(gamma))
+        else:
+            p, u = shares(above, beta, gamma, KIND, NEAR, ROUGH)
         centred = product(g, tl.trans(v)) - against[:, None]
         gs = u * centred
         if WANT_SCORES:
@@ -69,15 +72,10 @@ def _query_sums(
             )  # fmt: skip
         gq += product(gs.to(k.dtype), k)
         if WANT:
-            if KIND == POWER and ROUGH:  # so that 1 - w + w log w may lose digits near w = 1
-                w = tl.maximum(above, 0.0)
-                change = tl.fma(w, tl.fma(_LN2, tl.maximum(log, -127.0), -1.0), 1.0)
-                changes += fold(gs * change, ROWS, COLUMNS)
-                change_sum += fold(u * change, ROWS, COLUMNS)
-            else:
+            if not QUICK:
                 change = _direct(p, u, beta, inverse_square, POWER)
-                changes += fold(centred * change, ROWS, COLUMNS)
-                change_sum += fold(change, ROWS, COLUMNS)
+            changes += fold(centred * change, ROWS, COLUMNS)
+            change_sum += fold(change, ROWS, COLUMNS)
             score_sum += fold(gs, ROWS, COLUMNS)
             slope += fold(u, ROWS, COLUMNS)
     total = tl.sum(changes, 1)
@@ -86,7 +84,7 @@ def _query_sums(
         # in common: it is taken out again, or that one number would have no digits left.
         mass = tl.sum(slope, 1)
         total -= tl.sum(score_sum, 1) / tl.where(mass > 0.0, mass, 1.0) * tl.sum(change_sum, 1)
-        if KIND == POWER:
+        if QUICK:
             total *= -inverse_square
     return gq, total
 
@@ -189,12 +187,13 @@ def _key_sums(
         inner, outer = whole_blocks(
             row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
         )
+        # whether the block is whole is asked even if all are: without this branch, the assembler
+        # has every product wait for the last one (its message C7515)
         s = tile_scores(
             product(k, tl.trans(q)), scale, block, inner, outer, rows[None, :], columns[:, None],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
-            CAUSAL or not EVEN,
         )  # fmt: skip
-        p, u, _log = shares(tl.fma(s, a, b[None, :]), beta, gamma, KIND, NEAR, ROUGH)
+        p, u = shares(tl.fma(s, a, b[None, :]), beta, gamma, KIND, NEAR, ROUGH)
         gv += product((p * boost(g.dtype)).to(g.dtype), g)
         centred = product(v, tl.trans(g)) - against[None, :]
         gk += product((u * centred).to(q.dtype), q)

@@ -22,7 +22,6 @@ from .tops import tops_kernel
 from .weights import ANY, STEEP
 
 UNLIMITED = 1 << 30
-_MANY = 32  # blocks whose largest scores are looked at together
 # largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
 _TOGETHER = 528
 _SCRATCH = 1 << 28
@@ -327,6 +326,7 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
     strides = (*strides[:6], *strides[9:])
     group, keys, options = heads // p.k.shape[1], p.k.shape[2], _options(p)
     options["WHOLE"] = options["SIZE"] == size
+    many = 16 if p.key_blocks <= 64 else 32  # blocks whose largest scores are looked at together
     names = ("CAUSAL", "MASK", "LENGTHS", "PACKED", "COLUMNS", "WHOLE", "SIZE")
     wide = {name: options[name] for name in names} | {
         "ROWS": first.rows, "GRAIN": rows, "WIDE": first.columns,
@@ -342,7 +342,7 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
             p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
             p.scale, _value(p), *enough, heads, group, queries, keys, size,
             tile, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides,
-            **options, GRAINS=grains, MANY=_MANY,
+            **options, ROUGH=enough is not _EXACTLY, GRAINS=grains, MANY=many,
             maxnreg=_most(p, p.tiles.threshold_registers),
         )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
@@ -377,7 +377,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
         p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
         p.scale, _value(p), *_all_sizes(p), p.row_blocks, p.key_blocks, *_band(p), *_strides(p),
         **options, TRAIN=train, ROUGH=_rough(p), WHOLE=whole, VALUES=values,
-        maxnreg=_most(p, p.tiles.row_registers),
+        maxnreg=None if options["TENSOR"] else _most(p, p.tiles.row_registers),
     )  # fmt: skip
     return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
 

@@ -53,7 +53,7 @@ def _sums(
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
             CAUSAL or not EVEN,
         )  # fmt: skip
-        p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
+        p, u = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
         out += product((p * boost(v.dtype)).to(v.dtype), v)
         mass += fold(p, ROWS, COLUMNS)
         if TRAIN:

@@ -36,11 +36,13 @@ from .blocks import (
     whole_blocks,
     wide,
 )
+from .powers import spread_power
 from .sequences import sequence
-from .weights import LEAST, STEEP, line, shares
+from .weights import LEAST, STEEP, exponent_of_u, line, shares
 
 _HALVINGS = tl.constexpr(26)
 _LEAST_SURPLUS = tl.constexpr(1e-6)  # that float32 can just tell
+_FEW = tl.constexpr(8)  # blocks of which it takes longer to find out which can be left out
 _ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
 
 
@@ -115,11 +117,11 @@ def _tops_sums(
 ):  # fmt: skip
     """As :func:`_sweep`, but of the largest score of each block alone; those held come first."""
     a, b = line(top, x, 1.0, beta, KIND, NEAR)
-    totals, slopes, _log = shares(tl.fma(held, a, b[:, None]), beta, gamma, KIND, NEAR)
+    totals, slopes = shares(tl.fma(held, a, b[:, None]), beta, gamma, KIND, NEAR)
     for first in range(MANY, count, MANY):
         blocks, inside = _listed(list_ptr, first, count, MANY)
         v = tl.fma(_load_tops(tops_ptr, blocks, inside, ROWS), a, b[:, None])
-        p, u, _log = shares(v, beta, gamma, KIND, NEAR)
+        p, u = shares(v, beta, gamma, KIND, NEAR)
         totals += p
         slopes += u
     return tl.sum(totals, 1), tl.sum(slopes, 1)
@@ -153,7 +155,7 @@ def _sweep(
     x, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
     seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROUGH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """(mass up to a factor, minus its derivative) over the listed blocks."""
@@ -167,7 +169,11 @@ def _sweep(
             seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, CAUSAL or not EVEN, EVEN,
             COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
-        p, u, _log = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR)
+        above = tl.fma(s, a, b[:, None])
+        if ROUGH and KIND == POWER and NEAR == NEVER:
+            p, u = spread_power(above, exponent_of_u(gamma))
+        else:
+            p, u = shares(above, beta, gamma, KIND, NEAR)
         totals += fold(p, ROWS, COLUMNS)
         slopes += fold(u, ROWS, COLUMNS)
     return tl.sum(totals, 1), tl.sum(slopes, 1)
@@ -188,7 +194,7 @@ def _solve(
     top, good, all_stay, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROUGH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr,
 ):  # fmt: skip
@@ -201,8 +207,9 @@ def _solve(
     x = _solve_tops(
         tops_ptr, list_ptr, count, x, top, good, beta, gamma, one, KIND, NEAR, ROWS, MANY
     )  # fmt: skip
-    low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
-    count = _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
+    if count > _FEW:
+        low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
+        count = _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
     done = ~good
     before = 0.0 * one
     tries = 0
@@ -212,7 +219,7 @@ def _solve(
         totals, slopes = _sweep(
             x, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left,
             right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
-            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
+            CAUSAL, MASK, KIND, NEAR, ROUGH, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
         moved = move(x, step, one * beta, KIND, NEAR)
@@ -261,7 +268,7 @@ def _halve(
         totals, _slopes = _sweep(
             middle, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
             left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
-            CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
+            CAUSAL, MASK, STEEP, NEVER, False, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
         )  # fmt: skip
         enough = totals >= 1.0
         high = tl.where(enough, middle, high)
@@ -288,7 +295,7 @@ def threshold_kernel(
     tile, tall_blocks, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
-    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
@@ -351,7 +358,7 @@ def threshold_kernel(
         if beta < NEAR_ONE:
             x, count = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
-                CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, POWER, ALWAYS, ROUGH, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
             )  # fmt: skip
         elif beta > 1.0:
             x, count = _halve(
@@ -361,7 +368,7 @@ def threshold_kernel(
         else:
             x, count = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
-                CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, POWER, NEVER, ROUGH, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
             )  # fmt: skip
     elif KIND == STEEP:
         x, count = _halve(
@@ -371,7 +378,7 @@ def threshold_kernel(
     else:
         x, count = _solve(
             largest, good, all_stay, beta, enough, *arguments,
-            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+            CAUSAL, MASK, KIND, NEAR, ROUGH, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     tl.store(count_ptr + line_of_map, count)

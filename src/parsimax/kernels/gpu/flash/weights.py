@@ -12,6 +12,8 @@ import triton.language as tl
 from parsimax.kernels.gpu.approx import exp2, log2
 from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, POWER, SPARSEMAX, _near
 
+from .powers import power
+
 STEEP = tl.constexpr(4)  # POWER above alpha = 2
 ANY = tl.constexpr(5)  # POWER of an alpha that only the GPU knows
 
@@ -66,19 +68,17 @@ def line(top, x, unit, beta, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.c
 def _power(v, beta, gamma):
     """:func:`shares` on both sides of alpha = 2, where p falls to zero ever more steeply."""
     w = tl.maximum(v, 1e-37)
-    log = log2(w)
-    u = tl.where(v > 0.0, exp2(tl.minimum((gamma - 1.0) * log, 100.0)), 0.0)
-    return u * w, u, log
+    u = tl.where(v > 0.0, exp2(tl.minimum((gamma - 1.0) * log2(w), 100.0)), 0.0)
+    return u * w, u
 
 
 @triton.jit
-def _plain_power(v, gamma):
-    """:func:`shares` for alpha up to 2."""
-    w = tl.maximum(v, 0.0)
-    log = log2(w)
-    # at alpha = 2 the exponent would be 0, and 0 times the logarithm of 0 is not a number
-    u = exp2(tl.maximum(gamma - 1.0, 1e-30) * log)
-    return u * w, u, log
+def exponent_of_u(gamma):
+    """That of w in u = p^(2 - alpha), for alpha up to 2.
+
+    At 2 it would be 0, and 0 times the logarithm of 0 is not a number.
+    """
+    return tl.maximum(gamma - 1.0, 1e-30)
 
 
 @triton.jit
@@ -87,35 +87,34 @@ def _rough_power(v, beta, gamma):
     if beta.numel == 1:
         if beta < _SOFT:
             u = exp2(v * _LOG2E)
-            p, log = u, v
+            p = u
         elif beta <= 1.0:
-            p, u, log = _plain_power(v, gamma)
+            p, u = power(v, exponent_of_u(gamma))
         else:
-            p, u, log = _power(v, beta, gamma)
-        return p, u, log
+            p, u = _power(v, beta, gamma)
+        return p, u
     else:
         soft = beta < _SOFT
         w = tl.where(soft, 1.0, tl.maximum(v, 1e-37))
         log = tl.where(soft, v, log2(w))
         exponent = tl.where(soft, _LOG2E, gamma - 1.0)
         u = tl.where(tl.where(soft, 1.0, v) > 0.0, exp2(tl.minimum(exponent * log, 100.0)), 0.0)
-        return u * w, u, log
+        return u * w, u
 
 
 @triton.jit
 def shares(v, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr = False):
-    """(p, p^(2 - alpha), log2 of p^(alpha - 1) or anything), both zero off the support."""
+    """(p, p^(2 - alpha)), both zero off the support."""
     if KIND == SPARSEMAX:
         p = tl.maximum(v, 0.0)
-        return p, tl.where(p > 0.0, 1.0, 0.0), p
+        return p, tl.where(p > 0.0, 1.0, 0.0)
     elif KIND == ENTMAX15:
         u = tl.maximum(v, 0.0)
-        return u * u, u, u
+        return u * u, u
     elif NEAR == ALWAYS:
-        p, u = _near(v, 0.0, beta, gamma)
-        return p, u, u
+        return _near(v, 0.0, beta, gamma)
     elif KIND == POWER:
-        return _plain_power(v, gamma)
+        return power(v, exponent_of_u(gamma))
     elif KIND == STEEP:
         return _power(v, beta, gamma)
     elif ROUGH:
@@ -123,13 +122,12 @@ def shares(v, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.con
     elif beta.numel == 1:
         if beta < NEAR_ONE:
             p, u = _near(v, 0.0, beta, gamma)
-            log = u
         else:
-            p, u, log = _power(v, beta, gamma)
-        return p, u, log
+            p, u = _power(v, beta, gamma)
+        return p, u
     else:
-        p, u, log = _power(v, beta, gamma)
+        p, u = _power(v, beta, gamma)
         near_p, near_u = _near(v, 0.0, beta, gamma)
         p = tl.where(beta < NEAR_ONE, near_p, p)
         u = tl.where(beta < NEAR_ONE, near_u, u)
-        return p, u, log
+        return p, u

@@ -75,7 +75,7 @@ def parts_kernel(
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
         places = lines[:, None] * COLUMNS + columns[None, :]
         s = tl.load(scores_ptr + places, mask=there[:, None], other=-float("inf"))
-        p, _u, _log = shares(
+        p, _u = shares(
             tl.fma(s, a[:, None], b[:, None]), beta, gamma, KIND, NEAR, ROUGH
         )  # fmt: skip
         out += product(rounded(p * boost(v.dtype), v.dtype), v)

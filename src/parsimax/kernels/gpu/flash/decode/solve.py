@@ -65,7 +65,7 @@ def _sums(
         totals = tl.zeros([FEW * COLUMNS], tl.float32)
         slopes = tl.zeros([FEW * COLUMNS], tl.float32)
     else:
-        totals, slopes, _log = shares(tl.fma(held, a, b), beta, gamma, KIND, NEAR)
+        totals, slopes = shares(tl.fma(held, a, b), beta, gamma, KIND, NEAR)
     if WHAT != HELD:
         rest = 0 if WHAT == LISTED else first_aligned(begin) + MANY
         for first in range(rest, end, FEW if WHAT == LISTED else MANY):
@@ -74,7 +74,7 @@ def _sums(
                 s = _scores(scores_ptr, list_ptr, places, end, COLUMNS)
             else:
                 s = load_tops(tops_ptr, first + tl.arange(0, MANY), begin, end)
-            p, u, _log = shares(tl.fma(s, a, b), beta, gamma, KIND, NEAR)
+            p, u = shares(tl.fma(s, a, b), beta, gamma, KIND, NEAR)
             totals += p
             slopes += u
     total, slope = sum2(totals, slopes, 0)
