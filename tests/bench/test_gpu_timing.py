@@ -40,6 +40,19 @@ def test_eager_and_graph_stand_side_by_side(monkeypatch):
     assert found["eager only"].graph is False
 
 
+def test_what_takes_long_is_measured_three_times_and_never_captured(monkeypatch):
+    ticks = iter((0.2, 0.9, 0.3, 0.4))
+    monkeypatch.setattr(gpu_timing, "_clock", lambda run: next(ticks))
+    monkeypatch.setattr(gpu_timing, "capture", pytest.fail)
+    monkeypatch.setattr(gpu_timing, "_stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    found = gpu_timing.times({"long": lambda: None, "longer": lambda: None}, calls=1, repeats=5)
+    assert found["long"].ms == found["long"].eager_ms == pytest.approx(300.0)
+    assert found["longer"].ms == pytest.approx(900.0)
+    assert found["long"].graph is None
+    assert next(ticks, None) is None
+
+
 class TestOnGpu:
     pytestmark = gpu
 

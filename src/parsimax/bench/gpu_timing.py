@@ -6,6 +6,7 @@ What is launched from Python is timed beside it, because a small kernel may wait
 from __future__ import annotations
 
 import math
+import statistics
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -17,8 +18,8 @@ from parsimax.bench.timing import Run, Time, medians
 _BATCH = 2e-3  # seconds between two events at least, so that a launch is a small part of them
 _MOST = 100  # but no more runs than this
 _SLOW = 2e-2  # seconds; whoever needs longer is measured three times, not more
-_QUITE_SLOW = 0.1  # seconds; beside these a launch is nothing, so its eager time is told once
-_VERY_SLOW = 0.5  # seconds; a launch is nothing beside them, so once is enough, and no graph
+_LONG = 0.1  # seconds; a launch is nothing beside them, so there is no graph
+_VERY_LONG = 0.5  # seconds; and once is enough
 
 
 def times(runs: Mapping[str, Run], calls: int, repeats: int) -> dict[str, Time]:
@@ -26,9 +27,9 @@ def times(runs: Mapping[str, Run], calls: int, repeats: int) -> dict[str, Time]:
     for run in runs.values():  # compiled
         run()
     once = {name: _clock(run) for name, run in runs.items()}
-    slow = {name: seconds for name, seconds in once.items() if seconds > _QUITE_SLOW}
-    eager = slow | _medians({name: run for name, run in runs.items() if name not in slow}, repeats)
-    runs = {name: run for name, run in runs.items() if eager[name] <= _VERY_SLOW}
+    long = {name: _few(runs[name], s) for name, s in once.items() if s > _LONG}
+    runs = {name: run for name, run in runs.items() if name not in long}
+    eager = long | _medians(runs, repeats)
     torch.cuda.empty_cache()
     # One pool for all graphs: nobody reads their results, so one may overwrite those of another.
     stream, pool = _stream(), torch.cuda.graph_pool_handle()
@@ -39,10 +40,19 @@ def times(runs: Mapping[str, Run], calls: int, repeats: int) -> dict[str, Time]:
     torch.cuda.empty_cache()
     return {
         name: Time(
-            replayed.get(name, seconds) * 1e3 / calls, seconds * 1e3 / calls, name in replayed
+            replayed.get(name, seconds) * 1e3 / calls,
+            seconds * 1e3 / calls,
+            None if name in long else name in replayed,
         )
         for name, seconds in eager.items()
     }
+
+
+def _few(run: Run, seconds: float) -> float:
+    """The median of three runs, of which the first has been."""
+    if seconds > _VERY_LONG:
+        return seconds
+    return statistics.median([seconds, _clock(run), _clock(run)])
 
 
 def capture(run: Run, stream: torch.cuda.Stream, pool: Any) -> torch.cuda.CUDAGraph | None:

@@ -259,4 +259,4 @@ def table(rows: list[Row], todo: Plan) -> Table:
 def _time(row: Row) -> str:
     if row.eager_ms is None:
         return f"{row.ms:.1f} ms"
-    return f"{row.ms:.3f} ms{'' if row.graph else ' *'} ({row.eager_ms:.3f})"
+    return f"{row.ms:.3f} ms{'' if row.graph is not False else ' *'} ({row.eager_ms:.3f})"

@@ -100,7 +100,7 @@ def notes(device: str, steady: bool, header: Mapping[str, Any]) -> Iterator[str]
         if header.get(name) == results.ABSENT:
             yield f"{name} is not installed and takes no part"
     if device == "cuda":
-        yield "times are of CUDA graphs; those with an asterisk could not be captured"
+        yield "times are of CUDA graphs up to 100 ms; those with an asterisk could not be captured"
 
 
 def _noting(progress: Progress, task: Any, name: str) -> Note:

@@ -18,7 +18,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 class Time:
     """Milliseconds of one call. On a GPU it is replayed from a graph, with the eager time beside.
 
-    ``graph`` is False where a call could not be captured: then both times are eager.
+    ``graph`` is False where a call could not be captured, and None where it takes so long that it
+    was not tried: then both times are eager.
     """
 
     ms: float
