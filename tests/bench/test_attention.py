@@ -36,9 +36,9 @@ def test_a_wrong_result_and_a_wrong_gradient_are_refused():
             attention_contenders.Problem(p.q, p.k.detach() + 0 * p.k, p.v, p.alpha, p.g, True)
         )
 
-    assert "output" in attention_gate.refuse(OURS, off, shape, "float32", "cpu")
-    assert "whole" in attention_gate.refuse_rows(OURS, off, p, "float32")
-    assert "of k" in attention_gate.refuse(OURS, without_keys, shape, "float32", "cpu")
+    assert "output" in attention_gate.refuse(OURS, off, shape, "float32", "cpu").why
+    assert "whole" in attention_gate.refuse_rows(OURS, off, p, "float32").why
+    assert "of k" in attention_gate.refuse(OURS, without_keys, shape, "float32", "cpu").why
 
 
 def test_what_float32_cannot_know_is_not_held_against_it():
@@ -50,7 +50,7 @@ def test_what_float32_cannot_know_is_not_held_against_it():
     def off(p):
         return right(replace(p, q=p.q * (1 + 1e-4)))
 
-    assert "off by" in attention_gate.refuse(LEARNED, off, shape, "float32", "cpu")
+    assert "off by" in attention_gate.refuse(LEARNED, off, shape, "float32", "cpu").why
 
 
 def test_the_command_writes_comparable_rows(tmp_path, capsys):

@@ -108,14 +108,15 @@ def measure(shape: Shape, todo: Plan, note: session.Note = lambda _: None) -> li
     runs: dict[str, tuple[Any, Any]] = {}
     for name, attend in chosen.items():
         note(f"{name}: checking")
-        why = gate.refuse(name, attend, shape, todo.dtype, todo.device)
-        why = why or gate.refuse_rows(name, attend, p, todo.dtype)
+        found = gate.refuse(name, attend, shape, todo.dtype, todo.device)
+        found = found or gate.refuse_rows(name, attend, p, todo.dtype)
         rows[name] = Row(
-            shape.tokens, shape.batch, shape.size, shape.causal, shape.empty, todo.dtype, name, why,
+            shape.tokens, shape.batch, shape.size, shape.causal, shape.empty, todo.dtype, name,
+            None if found is None else found.why,
             share if name not in (CUDNN, DENSE, contenders.FLASH) else None,
         )  # fmt: skip
         # one that is wrong is timed all the same if it is not ours: so fast is what it does
-        if why is None or (name not in _MINE and gate.ran(why)):
+        if found is None or (found.ran and name not in _MINE):
             runs[name] = _steps(name, attend, p)
     for name, (forward, both) in runs.items():
         note(f"{name}: timing")

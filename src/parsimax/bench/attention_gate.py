@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +25,6 @@ from parsimax.bench.attention_contenders import (
 _TOKENS = 1000  # no power of two, and no multiple of a block
 _EVEN = 1024  # a power of two: adasplash takes nothing else, and kernels may have ways of their own
 _HEADS = 4
-_OFF = "is off by"
 _RESULTS = ("output", "gradient of q", "of k", "of v", "of alpha")
 _ROWS = 64  # queries of the whole problem whose output is looked at
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-5}
@@ -36,18 +36,25 @@ _ROUNDINGS = 16.0
 _UNIT = 2.0**-24
 
 
-def refuse(name: str, attend: Attend, shape: Shape, dtype: str, device: str) -> str | None:
+class Refusal(NamedTuple):
+    """Why, and whether there were results at all."""
+
+    why: str
+    ran: bool
+
+
+def refuse(name: str, attend: Attend, shape: Shape, dtype: str, device: str) -> Refusal | None:
     """Why a contender may not be timed: a result or a gradient is off by more than it may be."""
     lengths = (_EVEN,) if name in (SPLASH, SPLASH_2) else (_TOKENS, _EVEN)
     for tokens in dict.fromkeys(min(length, shape.tokens) for length in lengths):
         fewer = replace(shape, batch=1, heads=_HEADS, tokens=tokens)
-        why = _refuse(name, attend, fewer, dtype, device)
-        if why is not None:
-            return why
+        found = _refuse(name, attend, fewer, dtype, device)
+        if found is not None:
+            return found
     return None
 
 
-def _refuse(name: str, attend: Attend, fewer: Shape, dtype: str, device: str) -> str | None:
+def _refuse(name: str, attend: Attend, fewer: Shape, dtype: str, device: str) -> Refusal | None:
     p = problem(fewer, getattr(torch, dtype), device, seed=1)
     leaves = wanted(name, p)
     try:
@@ -62,12 +69,13 @@ def _refuse(name: str, attend: Attend, fewer: Shape, dtype: str, device: str) ->
         off = float((mine.double() - theirs).norm() / theirs.norm())
         least = float((other - theirs).norm() / theirs.norm())
         if not off <= max(TOLERANCE[dtype], _ROUNDINGS * least):
-            return f"{what} {_OFF} {off:.0e}"
+            return Refusal(f"{what} is off by {off:.0e}", True)
     return None
 
 
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]}"
+def _said(error: Exception) -> Refusal:
+    text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:80]}"
+    return Refusal(text, False)
 
 
 def _exact(
@@ -87,7 +95,7 @@ def _exact(
     return [right.detach(), *torch.autograd.grad(right, exact, p.g.double())]
 
 
-def refuse_rows(name: str, attend: Attend, p: Problem, dtype: str) -> str | None:
+def refuse_rows(name: str, attend: Attend, p: Problem, dtype: str) -> Refusal | None:
     """The same for the output of some queries of the problem that is timed, against all keys."""
     with torch.no_grad():
         try:
@@ -102,12 +110,9 @@ def refuse_rows(name: str, attend: Attend, p: Problem, dtype: str) -> str | None
             theirs = weights @ p.v[item, head].double()
             mine = out[item, head, rows].double()
             worst = max(worst, float((mine - theirs).norm() / theirs.norm()))
-    return None if worst <= TOLERANCE[dtype] else f"output of the whole {_OFF} {worst:.0e}"
-
-
-def ran(why: str | None) -> bool:
-    """Whether a contender had results at all, right or wrong."""
-    return why is None or _OFF in why
+    if worst <= TOLERANCE[dtype]:
+        return None
+    return Refusal(f"output of the whole is off by {worst:.0e}", True)
 
 
 def row_weights(

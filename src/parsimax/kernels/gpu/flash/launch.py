@@ -45,7 +45,7 @@ class Tiles(NamedTuple):
     warps: int = 4
     stages: int = 3
     first: First = First()
-    threshold_registers: int | None = 128  # that a thread may have, so that more of them fit
+    threshold_registers: int | None = 96  # that a thread may have, so that more of them fit
     row_registers: int | None = 168  # the same where the output and gradients of queries are found
 
 
@@ -58,7 +58,7 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
     if width <= 128:
         return Tiles()
     if width <= 256:
-        return Tiles(stages=2, first=First(stages=2), row_registers=None)
+        return Tiles(stages=2, first=First(stages=2), threshold_registers=128, row_registers=None)
     if width <= 512:
         return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None, None)
     return Tiles(32, 16, 4, 1, First(32, 16, 4, 1, None), None, None)
@@ -342,7 +342,7 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
             p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
             p.scale, _value(p), *enough, heads, group, queries, keys, size,
             tile, tall_blocks, p.row_blocks, p.key_blocks, *_band(p), *strides,
-            **options, ROUGH=enough is not _EXACTLY, GRAINS=grains, MANY=many,
+            **options, GRAINS=grains, MANY=many,
             maxnreg=_most(p, p.tiles.threshold_registers),
         )  # fmt: skip
     return Thresholds(top, x, live, places, counts)

@@ -36,9 +36,8 @@ from .blocks import (
     whole_blocks,
     wide,
 )
-from .powers import spread_power
 from .sequences import sequence
-from .weights import LEAST, STEEP, exponent_of_u, line, shares
+from .weights import LEAST, STEEP, line, shares
 
 _HALVINGS = tl.constexpr(26)
 _LEAST_SURPLUS = tl.constexpr(1e-6)  # that float32 can just tell
@@ -155,7 +154,7 @@ def _sweep(
     x, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
     seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
-    ROUGH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """(mass up to a factor, minus its derivative) over the listed blocks."""
@@ -169,11 +168,7 @@ def _sweep(
             seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, CAUSAL or not EVEN, EVEN,
             COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
-        above = tl.fma(s, a, b[:, None])
-        if ROUGH and KIND == POWER and NEAR == NEVER:
-            p, u = spread_power(above, exponent_of_u(gamma))
-        else:
-            p, u = shares(above, beta, gamma, KIND, NEAR)
+        p, u = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR)
         totals += fold(p, ROWS, COLUMNS)
         slopes += fold(u, ROWS, COLUMNS)
     return tl.sum(totals, 1), tl.sum(slopes, 1)
@@ -194,7 +189,7 @@ def _solve(
     top, good, all_stay, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
-    ROUGH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr,
 ):  # fmt: skip
@@ -219,7 +214,7 @@ def _solve(
         totals, slopes = _sweep(
             x, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left,
             right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
-            CAUSAL, MASK, KIND, NEAR, ROUGH, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
+            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
         moved = move(x, step, one * beta, KIND, NEAR)
@@ -268,7 +263,7 @@ def _halve(
         totals, _slopes = _sweep(
             middle, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
             left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
-            CAUSAL, MASK, STEEP, NEVER, False, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
+            CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
         )  # fmt: skip
         enough = totals >= 1.0
         high = tl.where(enough, middle, high)
@@ -295,7 +290,7 @@ def threshold_kernel(
     tile, tall_blocks, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
-    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
@@ -358,7 +353,7 @@ def threshold_kernel(
         if beta < NEAR_ONE:
             x, count = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
-                CAUSAL, MASK, POWER, ALWAYS, ROUGH, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
             )  # fmt: skip
         elif beta > 1.0:
             x, count = _halve(
@@ -368,7 +363,7 @@ def threshold_kernel(
         else:
             x, count = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
-                CAUSAL, MASK, POWER, NEVER, ROUGH, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
             )  # fmt: skip
     elif KIND == STEEP:
         x, count = _halve(
@@ -378,7 +373,7 @@ def threshold_kernel(
     else:
         x, count = _solve(
             largest, good, all_stay, beta, enough, *arguments,
-            CAUSAL, MASK, KIND, NEAR, ROUGH, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     tl.store(count_ptr + line_of_map, count)
