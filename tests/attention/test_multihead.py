@@ -267,3 +267,49 @@ def test_bad_call(error: type[Exception], match: str, given: dict[str, Any]) -> 
 def test_bad_construction(error: type[Exception], match: str, given: dict[str, Any]) -> None:
     with pytest.raises(error, match=match):
         px.nn.MultiheadAttention(**{"embed_dim": E, "num_heads": H, **given})
+
+
+@pytest.mark.parametrize("extra", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        lambda: {"alpha": 1.5},
+        lambda: {"alpha": nn.Parameter(torch.linspace(1.1, 2.0, H, dtype=torch.float64))},
+        lambda: {"mapping": "sparsegen(lam=0.5)"},
+        lambda: {"mapping": px.nn.Sparsemax()},
+    ],
+)
+def test_without_weights_nothing_else_changes(choice: Any, causal: bool, extra: bool) -> None:
+    arguments = {"add_bias_kv": extra, "add_zero_attn": extra, **choice()}
+    ours = px.nn.MultiheadAttention(E, H, dtype=torch.float64, **arguments)
+    x, memory = rand(1, L, N, E).requires_grad_(), rand(2, S, N, E).requires_grad_()
+    hidden = torch.zeros(N, S, dtype=torch.bool)
+    hidden[1, 3:] = hidden[2, :] = True
+    added = rand(3, N * H, L, S).requires_grad_()
+    leaves = [x, memory, added, *ours.parameters()]
+    found = []
+    for need_weights in (True, False):
+        out, weights = ours(x, memory, memory, hidden, need_weights, added, is_causal=causal)
+        assert (weights is not None) is need_weights
+        found.append([out, *torch.autograd.grad(out, leaves, rand(4, L, N, E))])
+    for with_weights, without in zip(*found, strict=True):
+        torch.testing.assert_close(without, with_weights, rtol=1e-9, atol=1e-11)
+
+
+def test_weights_that_nobody_needs_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = []
+
+    def attend(*arguments: Any) -> AttentionOutput:
+        held.append(True)
+        return AttentionOutput(arguments[2], None)
+
+    monkeypatch.setattr("parsimax.attention.multihead.attend", attend)
+    x = rand(1, 2, 5, E).float()
+    layer = nn.TransformerEncoderLayer(E, H, 16, batch_first=True)
+    layer.self_attn = px.nn.MultiheadAttention(E, H, batch_first=True)
+    layer(x, is_causal=True, src_mask=nn.Transformer.generate_square_subsequent_mask(5))
+    assert not held
+    layer.self_attn = px.nn.MultiheadAttention(E, H, batch_first=True, mapping=px.nn.Sparsemax())
+    layer(x)
+    assert held

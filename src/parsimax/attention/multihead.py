@@ -24,9 +24,9 @@ from .choice import (
     read_mapping,
     shown,
 )
-from .functional import attend
+from .functional import attend, attention
 from .inputs import check_dropout, check_flag, check_size
-from .torch_masks import check_sequences, read_masks
+from .torch_masks import check_sequences, joined, read_masks
 
 
 class MultiheadAttention(nn.Module):
@@ -217,7 +217,8 @@ class MultiheadAttention(nn.Module):
             key: The same with S for L and ``kdim`` for E.
             value: The same with S for L and ``vdim`` for E.
             key_padding_mask: (N, S), unbatched (S,); bool, **True hides a key**, or added.
-            need_weights: Whether weights are returned, else None.
+            need_weights: Whether weights are returned, else None. Without them this is
+                :func:`px.attention <parsimax.attention>`, whose memory is linear in L and S.
             attn_mask: (L, S) or (N * num_heads, L, S); bool, **True hides a key**, or added.
             average_attn_weights: Whether returned weights (N, L, S) are the mean over the heads, or
                 those of each head, (N, num_heads, L, S).
@@ -233,31 +234,29 @@ class MultiheadAttention(nn.Module):
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         items, length = query.shape[:2]
         shape = torch.Size((items, self.num_heads, length, key.shape[1]))
+        extra = (self.bias_k is not None) + self.add_zero_attn
+        is_causal = check_flag(is_causal, "is_causal")
+        # who needs no weights leaves them to px.attention, which need not hold them
+        held = check_flag(need_weights, "need_weights") or isinstance(self.mapping, nn.Module)
+        in_mask = is_causal and (held or extra > 0)  # keys that are appended are seen by all
         visible, bias = read_masks(
-            key_padding_mask,
-            attn_mask,
-            check_flag(is_causal, "is_causal"),
-            shape,
-            batched,
-            query.device,
-        )
+            key_padding_mask, attn_mask, in_mask, shape, batched, query.device
+        )  # fmt: skip
         q, k, v = self._project(query, key, value)
         k, v = self._append(k, self.bias_k), self._append(v, self.bias_v)
-        extra = k.shape[1] - key.shape[1]
         if extra and visible is not None:
             visible = F.pad(visible, (0, extra), value=True)
         if extra and bias is not None:
             bias = F.pad(bias, (0, extra))
-        context, weights = attend(
-            self._split(q),
-            self._split(k),
-            self._split(v),
-            self._weigh,
-            visible,
-            bias,
-            self.dropout if self.training else 0.0,
-            self.head_dim**-0.5,
-        )
+        heads = self._split(q), self._split(k), self._split(v)
+        dropout, scale = self.dropout if self.training else 0.0, self.head_dim**-0.5
+        weights = None
+        if held:
+            context, weights = attend(*heads, self._weigh, visible, bias, dropout, scale)
+        else:
+            mask = joined(visible, bias)
+            choice = {"alpha": self._alpha()} if self.mapping is None else {"mapping": self.mapping}
+            context = attention(*heads, mask, dropout, is_causal and not in_mask, scale, **choice)
         return self._finish(
             context, weights if need_weights else None, average_attn_weights, batched
         )
@@ -298,8 +297,10 @@ class MultiheadAttention(nn.Module):
         if self.mapping is not None:
             weights: Tensor = self.mapping(scores, mask=visible)
             return weights
-        alpha = self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
-        return entmax_of_heads(scores, alpha, visible)
+        return entmax_of_heads(scores, self._alpha(), visible)
+
+    def _alpha(self) -> Any:
+        return self.alpha() if isinstance(self.alpha, nn.Module) else self.alpha
 
     def _finish(
         self, context: Tensor, weights: Tensor | None, average: bool, batched: bool

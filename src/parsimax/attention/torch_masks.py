@@ -65,6 +65,13 @@ def read_masks(
     return visible, _add(_added(key_padding_mask), _added(attn_mask))
 
 
+def joined(visible: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """One mask, bool or added."""
+    if visible is None or bias is None:
+        return bias if visible is None else visible
+    return torch.where(visible, bias, -torch.inf)
+
+
 def _check_mask(mask: object, name: str, shapes: list[tuple[int, ...]]) -> None:
     if not isinstance(mask, Tensor):
         raise TypeError(f"{name} must be a tensor or None, got {type(mask).__name__}")
