@@ -72,10 +72,13 @@ def _query_sums(
             )  # fmt: skip
         gq += product(gs.to(k.dtype), k)
         if WANT:
-            if not QUICK:
+            if QUICK:
+                changes += fold(gs * change, ROWS, COLUMNS)
+                change_sum += fold(u * change, ROWS, COLUMNS)
+            else:
                 change = _direct(p, u, beta, inverse_square, POWER)
-            changes += fold(centred * change, ROWS, COLUMNS)
-            change_sum += fold(change, ROWS, COLUMNS)
+                changes += fold(centred * change, ROWS, COLUMNS)
+                change_sum += fold(change, ROWS, COLUMNS)
             score_sum += fold(gs, ROWS, COLUMNS)
             slope += fold(u, ROWS, COLUMNS)
     total = tl.sum(changes, 1)

@@ -1,4 +1,4 @@
-"""Powers of what lies above a threshold; all are 0 where that is nothing, and exponents above 0."""
+"""Powers of what lies above a threshold, 0 where that is nothing; exponents are above 0."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def power(w, exponent):
 
 @triton.jit
 def power_and_change(w, exponent):
-    """(w^exponent, the same times 1 - w + w ln w).
+    """(w^exponent, 1 - w + w ln w).
 
-    The second is the derivative of a weight by alpha, up to a factor. It loses digits near w = 1.
+    Their product is the derivative of a weight by alpha, up to a factor; it loses digits near
+    w = 1.
     """
     w = tl.maximum(w, 0.0)
     log = log2(w)
     u = exp2(exponent * log)
-    return u, u * tl.fma(w, tl.fma(_LN2, tl.maximum(log, -127.0), -1.0), 1.0)
+    return u, tl.fma(w, tl.fma(_LN2, tl.maximum(log, -127.0), -1.0), 1.0)
