@@ -93,3 +93,13 @@ def test_attention_against_the_share_of_empty_blocks(attention_report, tmp_path)
     lines = {tuple(line.get_ydata()) for line in axes[0].get_lines()}
     assert (2.1, 1.2, 0.45) in lines
     assert axes[0].get_ylim()[1] > 8 * 2.1
+
+
+def test_what_a_run_that_was_cut_short_has_not_measured(attention_report):
+    rows = attention_report["rows"]
+    kept = [row for row in rows if not (row["causal"] and row["tokens"] == 65536)]
+    axes = plot.draw(attention_report | {"rows": kept}).axes
+    assert [text.get_text() for text in axes[3].texts] == ["not measured"]
+    for panel in axes[2:]:
+        assert [label.get_text() for label in panel.get_xticklabels()] == ["0%", "50%", "90%"]
+    assert not axes[2].texts

@@ -41,6 +41,7 @@ def draw(report: Mapping[str, Any]) -> Figure:
     grid = figure.subplots(len(lines), len(lengths), sharex=True, sharey=True, squeeze=False)
     ratios = [row["ratio"] for row in rows if row["ratio"]]
     limits = min(0.8, 0.8 * min(ratios)), max(2.0, 1.3 * max(ratios))
+    shares = sorted({row["empty"] for row in rows})
     for i, (size, causal) in enumerate(lines):
         for j, tokens in enumerate(lengths):
             here = [
@@ -49,6 +50,7 @@ def draw(report: Mapping[str, Any]) -> Figure:
                 if (row["size"], row["causal"], row["tokens"]) == (size, causal, tokens)
             ]
             _panel(grid[i, j], here, limits)
+            grid[i, j].set_xticks(shares, [f"{share:.0%}" for share in shares])
             if i == 0:
                 grid[i, j].set_title(f"{tokens:,} tokens", fontsize=10, color=INK)
         band = "causal" if causal else "not causal"
@@ -61,6 +63,10 @@ def draw(report: Mapping[str, Any]) -> Figure:
 
 def _panel(axes: Axes, rows: list[dict[str, Any]], limits: tuple[float, float]) -> None:
     axes.axhline(1.0, color=MUTED, linewidth=1.2, linestyle=DASHES)
+    if not rows:
+        axes.text(
+            0.5, 0.7, "not measured", transform=axes.transAxes, ha="center", color=MUTED
+        )  # fmt: skip
     for name, look in _LOOKS.items():
         points = sorted(
             (row["empty"], row["ratio"])
@@ -76,14 +82,12 @@ def _panel(axes: Axes, rows: list[dict[str, Any]], limits: tuple[float, float]) 
             if row["contender"] == name and row["refused"]:
                 at = row["empty"], limits[1] / 1.25
                 axes.plot(*at, color=look.color, marker="x", markersize=4.5, linestyle="none")
-    shares = sorted({row["empty"] for row in rows})
     axes.set_yscale("log")
     axes.set_ylim(*limits)
     axes.yaxis.set_major_locator(FixedLocator([t for t in _TICKS if limits[0] <= t <= limits[1]]))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.set_xlim(-0.05, 1.0)
-    axes.set_xticks(shares, [f"{share:.0%}" for share in shares])
     clean(axes)
 
 
