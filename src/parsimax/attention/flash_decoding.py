@@ -15,7 +15,11 @@ from parsimax.mappings import Mapping
 
 from .flash import LARGEST_HEAD, UNLIMITED
 from .fused import alphas_of_heads, kernel_alpha
+from .visibility import Band
 
+Reach = tuple[int | None, int | None]  # before and after a position; None is without limit
+
+_FEW_SCORES = 1 << 26
 _MOST_QUERIES = 16  # more of them are no step of decoding: scores are kept for each
 
 
@@ -32,19 +36,42 @@ def decoding_alpha(
     heads, shared = q.shape[1], k_cache.shape[1]
     if shared == 0 or (heads % shared if enable_gqa else heads != shared):
         return None
-    if q.shape[2] > _MOST_QUERIES or q.shape[3] != k_cache.shape[3]:
-        return None
-    if max(q.shape[3], v_cache.shape[3]) > LARGEST_HEAD:
+    if q.shape[3] != k_cache.shape[3] or max(q.shape[3], v_cache.shape[3]) > LARGEST_HEAD:
         return None
     if min(*q.shape, *k_cache.shape, *v_cache.shape) == 0:
         return None
-    inputs = [x for x in (q, k_cache, v_cache, attn_mask, alpha) if isinstance(x, Tensor)]
-    if any(x.device != q.device for x in inputs):
-        return None
-    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+    if not few_queries(q, k_cache, v_cache, attn_mask, alpha):
         return None
     one = q[:1], k_cache[:1], v_cache[:1]  # pages are no items
     return kernel_alpha(*one, alpha, mapping, 0.0)
+
+
+def few_queries(q: Tensor, *others: object) -> bool:
+    """Whether there are so few that scores can be kept, all lies here, and none has a gradient."""
+    if q.shape[2] > _MOST_QUERIES:
+        return False
+    inputs = [q, *(x for x in others if isinstance(x, Tensor))]
+    if any(x.device != q.device for x in inputs):
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs))
+
+
+def few_scores(q: Tensor, k: Tensor) -> bool:
+    """Whether the scores, which are kept, take little memory, or half as much as keys at most."""
+    items, heads, queries, size = q.shape
+    shared, keys = k.shape[1:3]
+    return items * heads * queries * keys <= _FEW_SCORES or 4 * heads * queries <= shared * size
+
+
+def reach_of(band: Band, queries: int, keys: int, lengths: bool) -> Reach | None:
+    """The band of ``px.attention`` as :func:`flash_decode` takes it, or None where it cannot.
+
+    There the last query stands at the last key, or at the last of its item's length.
+    """
+    limited = band.left is not None or band.right is not None
+    if limited and (lengths or band.offset != keys - queries):
+        return None
+    return band.left, band.right
 
 
 def flash_decode(
@@ -54,7 +81,7 @@ def flash_decode(
     lengths: Tensor | None,
     block_table: Tensor | None,
     attn_mask: Tensor | None,
-    reach: tuple[int | None, int | None],
+    reach: Reach,
     alpha: float | Tensor,
     scale: float,
 ) -> Tensor:

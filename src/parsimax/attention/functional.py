@@ -25,6 +25,7 @@ from parsimax.mappings.base import name_of
 from . import flash, tiled
 from .choice import DEFAULT_ALPHA, check_one_choice, entmax_of_heads
 from .dropping import draw
+from .flash_decoding import Reach, few_queries, few_scores, flash_decode, reach_of
 from .fused import few_keys, fused_attention, kernel_alpha
 from .inputs import (
     check_devices,
@@ -132,6 +133,10 @@ def attention(
             return fused_attention(*lower, seen, band.right == 0, known, scale)
         if k.shape[-2] >= _MANY_KEYS and flash.fits(*lower):
             seen = allowed if bias is None else bias
+            reach = reach_of(band, shape[-2], shape[-1], key_lengths is not None)
+            few = few_queries(*lower, seen, known) and few_scores(*lower[:2])
+            if few and reach is not None:
+                return _one_step(lower, key_lengths, seen, reach, known, scale)
             return flash.flash_attention(*lower, seen, band, key_lengths, known, scale)
     rows = read_rows(alpha, chosen, shape) if tiled.large(shape, q) else None
     if rows is not None:
@@ -143,6 +148,21 @@ def attention(
     visible = intersect(allowed, within, band_mask(band, shape, q.device))
     weigh = _weigher(alpha, chosen)
     return attend(q, k, v, weigh, visible, bias, dropout_p, scale, enable_gqa).context
+
+
+def _one_step(
+    inputs: tuple[Tensor, Tensor, Tensor],
+    lengths: Tensor | None,
+    seen: Tensor | None,
+    reach: Reach,
+    alpha: float | Tensor,
+    scale: float,
+) -> Tensor:
+    """A few queries, as in generation: by many programs for each, and without gradients."""
+    q, k, v = inputs
+    q, scale = flash.positive_scale(q, scale)
+    seen, lengths = flash.expand(q, k, seen, lengths)
+    return flash_decode(q, k, v, lengths, None, seen, reach, alpha, scale)
 
 
 def _weigher(alpha: float | Tensor, mapping: Mapping | None) -> Weigh:

@@ -7,7 +7,7 @@ import torch
 from tests.contracts.gpu.device import DEVICE
 
 import parsimax as px
-from parsimax.attention import decoding, flash_decoding
+from parsimax.attention import decoding, flash, flash_decoding, functional
 from parsimax.kernels.gpu.flash.decode import launch
 
 # what IEEE does silently on a GPU, numpy announces
@@ -289,6 +289,68 @@ def test_the_front_door_says_the_same(monkeypatch, options):
         found = px.attention.decode(q, *caches, enable_gqa=True, alpha=1.3, **options)
         torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
     assert taken == [True, True]
+
+
+BOTTOM = {"causal_align": "bottom-right"}
+STEPS = (
+    {},
+    {"key_lengths": LENGTHS},
+    {"attn_mask": "keys", "scale": -0.3},
+    {"attn_mask": "added"},
+    {"is_causal": True, "window": (9, 0), **BOTTOM},
+)
+NO_STEPS = (
+    {"is_causal": True},  # the first query stands at the first key
+    {"is_causal": True, "key_lengths": LENGTHS, **BOTTOM},  # and the last not at the last length
+    {"learned": True},
+    {"queries": 17},
+)
+
+
+def _call(q, k, v, *, attn_mask=None, key_lengths=None, learned=False, queries=None, **options):
+    if attn_mask is not None:
+        attn_mask = draw(torch.float32, 3, 1, 1, k.shape[2], seed=5)
+        attn_mask = attn_mask > -0.5 if options.get("scale") else attn_mask.to(q.dtype)
+    if key_lengths is not None:
+        options["key_lengths"] = torch.tensor(key_lengths, device=DEVICE)
+    alpha = torch.tensor((1.3, 1.6), device=DEVICE, requires_grad=True) if learned else 1.3
+    return px.attention(q, k, v, attn_mask, enable_gqa=True, alpha=alpha, **options)
+
+
+@pytest.mark.parametrize("options", STEPS)
+def test_few_queries_of_attention_are_a_step(monkeypatch, options):
+    q, k, v = inputs(group=2, queries=3)
+    k, v = k.nan_to_num(), v.nan_to_num()
+    wanted = _call(q.double(), k.double(), v.double(), **options)
+    monkeypatch.setattr(functional, "kernel_alpha", lambda *_: 1.3)
+    monkeypatch.setattr(functional, "few_keys", lambda *_: False)
+    monkeypatch.setattr(functional, "_MANY_KEYS", 1)
+    monkeypatch.setattr(flash, "flash_attention", pytest.fail)
+    found = _call(q, k, v, **options)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", NO_STEPS)
+def test_what_is_no_step_stays_with_the_other_kernels(monkeypatch, options):
+    q, k, v = inputs(group=2, queries=options.get("queries", 3))
+    monkeypatch.setattr(functional, "kernel_alpha", lambda *arguments: arguments[3])
+    monkeypatch.setattr(functional, "few_keys", lambda *_: False)
+    monkeypatch.setattr(functional, "_MANY_KEYS", 1)
+    monkeypatch.setattr(functional, "flash_decode", pytest.fail)
+    monkeypatch.setattr(flash, "flash_attention", lambda *_: "others")
+    assert _call(q, k, v, **options) == "others"
+
+
+def test_scores_are_kept_only_if_they_take_little_memory():
+    few = flash_decoding.few_scores
+
+    def meta(*shape):
+        return torch.empty(shape, device="meta")
+
+    assert few(meta(2, 8, 16, 16), meta(2, 1, 4096, 16))
+    cache = meta(64, 8, 1 << 17, 128)
+    assert few(meta(64, 32, 1, 128), cache)
+    assert not few(meta(64, 32, 16, 128), cache)
 
 
 # --- on a GPU alone: what is too large for the interpreter, and what only the front door does ---
