@@ -39,29 +39,37 @@ PAIRS = ("t5", "bart", "marian")
 FAMILIES = ("bert", "roberta", "modernbert", *DECODERS, *PAIRS)
 
 
-def make(family: str) -> Any:
+def make(family: str, positions: int = 48) -> Any:
     """In evaluation mode; windows see fewer than the 12 words of a batch."""
     import transformers as hf  # here, so that this file can be read without it
 
     torch.manual_seed(0)
+    places = {"max_position_embeddings": positions}
+    size, pair = SIZE | places, PAIR | places
     if family == "bert":
-        model: Any = hf.BertForMaskedLM(hf.BertConfig(**SIZE))
+        model: Any = hf.BertForMaskedLM(hf.BertConfig(**size))
     elif family == "roberta":
-        model = hf.RobertaForMaskedLM(hf.RobertaConfig(**SIZE))
+        model = hf.RobertaForMaskedLM(hf.RobertaConfig(**size))
     elif family == "modernbert":
         more = {"local_attention": 6, "global_attn_every_n_layers": 2}
         more |= {"cls_token_id": 1, "sep_token_id": 2}
-        model = hf.ModernBertForMaskedLM(hf.ModernBertConfig(**SIZE, **more))
+        model = hf.ModernBertForMaskedLM(hf.ModernBertConfig(**size, **more))
     elif family == "gpt2":
-        sizes = {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 48}
+        sizes = {
+            "vocab_size": 50,
+            "n_embd": 16,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": positions,
+        }
         model = hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, bos_token_id=1, eos_token_id=2))
     elif family == "llama":
-        model = hf.LlamaForCausalLM(hf.LlamaConfig(**SIZE, num_key_value_heads=2))
+        model = hf.LlamaForCausalLM(hf.LlamaConfig(**size, num_key_value_heads=2))
     elif family == "mistral":
         more = {"num_key_value_heads": 1, "sliding_window": 5}
-        model = hf.MistralForCausalLM(hf.MistralConfig(**SIZE, **more))
+        model = hf.MistralForCausalLM(hf.MistralConfig(**size, **more))
     elif family == "opt":
-        sizes = {key: value for key, value in SIZE.items() if key != "intermediate_size"}
+        sizes = {key: value for key, value in size.items() if key != "intermediate_size"}
         config = hf.OPTConfig(**sizes, ffn_dim=24, word_embed_proj_dim=16)
         model = hf.OPTForCausalLM(config)
     elif family == "t5":
@@ -72,9 +80,9 @@ def make(family: str) -> Any:
         )
         model = hf.T5ForConditionalGeneration(config)
     elif family == "bart":
-        model = hf.BartForConditionalGeneration(hf.BartConfig(**PAIR))
+        model = hf.BartForConditionalGeneration(hf.BartConfig(**pair))
     else:
-        model = hf.MarianMTModel(hf.MarianConfig(**PAIR))
+        model = hf.MarianMTModel(hf.MarianConfig(**pair))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1 and parameter.requires_grad:
