@@ -210,3 +210,32 @@ def test_compiled_training() -> None:
     compiled.backward()
     assert compiled.item() == pytest.approx(plain.item(), abs=1e-6)
     assert torch.allclose(parameter.grad, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_needs_no_matrix(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No mask has as many numbers as there are scores; T5 has its position bias."""
+    model = px.huggingface.enable(make(family), alpha=1.5)
+    inputs, real = batch(family)
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    seen = []
+
+    def watched(q: Any, k: Any, v: Any, mask: Any, *rest: Any, **options: Any) -> torch.Tensor:
+        assert mask is not None
+        seen.append(mask.dtype == torch.bool and mask.stride(-2) != 0 and mask.shape[-2] > 1)
+        return px.attention(q, k, v, mask, *rest, **options)
+
+    monkeypatch.setattr("parsimax.huggingface.interface.attention", watched)
+    with torch.no_grad():
+        assert torch.equal(model(**inputs).logits[real], expected[real])
+    assert len(seen) == (6 if family in PAIRS else 2)
+    assert not any(seen)
+
+
+def test_a_mask_of_bytes_is_not_taken_for_padding() -> None:
+    model = px.huggingface.enable(make("llama"))
+    inputs, _ = batch("llama")
+    own = torch.ones(3, 1, 12, 12, dtype=torch.uint8)
+    with pytest.raises(TypeError, match=r"attention_mask must be bool.*uint8; use .bool\(\)"):
+        model(inputs["input_ids"], attention_mask=own)

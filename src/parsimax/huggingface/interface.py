@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parsimax.attention.choice import entmax_of_heads
@@ -19,6 +20,8 @@ from parsimax.attention.visibility import band_mask, intersect, read_band
 NAME = "parsimax"
 STATE = "_parsimax"  # the attribute of a layer with what follows
 ALPHA = "parsimax_alpha"  # and its submodule, if alpha is learned
+
+_PADDING = torch.uint8  # what hides keys for all queries, besides what the layer hides itself
 
 # Arguments of layers in families we do not know, each of which changes the result.
 _NOT_OURS = ("softcap", "s_aux", "head_mask", "cache", "block_table")
@@ -75,8 +78,8 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Context (B, Lq, H, E), and weights if the model was asked for them.
 
-    Keys and values come with their own number of heads. Without a mask, a causal layer sees what
-    stands before, nearer than its window, and one query sees all.
+    Keys and values come with their own number of heads. Without a mask, or with one of padding
+    alone, a causal layer sees what stands before, nearer than its window, and one query sees all.
     """
     layer = getattr(module, STATE, None)
     if layer is None:
@@ -91,13 +94,13 @@ def attention_forward(
         layer.called = True
     queries = query.shape[-2]
     causal, window = False, None
-    if attention_mask is not None:
-        attention_mask = _of_these_keys(attention_mask, key, layer.name)
-    elif queries > 1:
+    if (attention_mask is None or attention_mask.dtype == _PADDING) and queries > 1:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         if causal and key.shape[-2] > queries:  # places of a static cache that are still empty
             key, value = key[..., :queries, :], value[..., :queries, :]
         window = None if sliding_window is None else sliding_window - 1  # transformers counts self
+    if attention_mask is not None:
+        attention_mask = _of_these_keys(attention_mask, key, layer.name)
     if position_bias is not None:
         attention_mask = _biased(position_bias[..., : key.shape[-2]], attention_mask)
     grouped = query.shape[1] != key.shape[1]
@@ -140,7 +143,14 @@ def _of_these_keys(mask: Tensor, key: Tensor, name: str) -> Tensor:
             f"{name}: attention_mask must have shape (B, 1 or heads, queries, keys) here, got "
             f"{tuple(mask.shape)}"
         )
-    return mask[..., : key.shape[-2]]
+    mask = mask[..., : key.shape[-2]]
+    if mask.dtype != _PADDING:
+        return mask
+    if mask.shape[-2] != 1:
+        raise TypeError(
+            f"{name}: attention_mask must be bool or floating-point, got {mask.dtype}; use .bool()"
+        )
+    return mask.bool()
 
 
 def _biased(bias: Tensor, mask: Tensor | None) -> Tensor:
@@ -154,38 +164,53 @@ def attention_mask(*args: Any, **kwargs: Any) -> Tensor | None:
     """Bool (B, 1, Lq, Lk), True where a key may be seen, as transformers makes it for SDPA.
 
     None stands for everything, or for what is causal and within the window of the layer, which
-    the layer then tells :func:`attention_forward`: no matrix is needed for those.
+    the layer then tells :func:`attention_forward`: no matrix is needed for those. Nor is one for
+    padding besides: that is a mask of the keys, (B, 1, 1, Lk) and in bytes, as no other mask is.
     """
-    from transformers.masking_utils import sdpa_mask
+    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
-    if not args and _only_a_window(**kwargs):
-        return None
+    if not args:
+        keys = _padding(**kwargs)
+        if _layer_knows(**kwargs):
+            return None if keys is None or _sees_all(keys) else keys.to(_PADDING)
+        if kwargs.get("mask_function") is bidirectional_mask_function and keys is not None:
+            skip = kwargs.get("allow_is_bidirectional_skip", False) and _sees_all(keys)
+            return None if skip else keys.expand(-1, -1, kwargs["q_length"], -1)
     mask: Tensor | None = sdpa_mask(*args, **kwargs)
     return mask
 
 
-def _only_a_window(
+def _layer_knows(
     q_length: int | None = None,
     kv_length: int | None = None,
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
-    attention_mask: Tensor | None = None,
     local_size: int | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
     **_: Any,
 ) -> bool:
-    """Whether a window is all that hides keys, and queries stand where the keys do."""
-    if local_size is None or q_length is None or not isinstance(q_offset, int):
+    """Whether, but for padding, a window or what is later hides keys, and queries stand at them."""
+    if q_length is None or not isinstance(q_offset, int):
         return False
     if q_length != kv_length or q_offset != 0 or kv_offset != 0:
         return False
-    if not (allow_is_causal_skip or allow_is_bidirectional_skip):
-        return False
-    if attention_mask is None:
-        return True
+    return allow_is_causal_skip or (local_size is not None and allow_is_bidirectional_skip)
+
+
+def _padding(
+    kv_length: int = 0, kv_offset: int = 0, attention_mask: Tensor | None = None, **_: Any
+) -> Tensor | None:
+    """(B, 1, 1, Lk), True for words; what a mask is too short for is padding."""
+    if attention_mask is None or attention_mask.ndim != 2:
+        return None
+    mask = F.pad(attention_mask.bool(), (0, max(0, kv_offset + kv_length - len(attention_mask[0]))))
+    return mask[:, None, None, kv_offset : kv_offset + kv_length]
+
+
+def _sees_all(keys: Tensor) -> bool:
     # the values of a mask are not known while a graph is traced
-    return not torch.compiler.is_compiling() and bool(attention_mask.all())
+    return not torch.compiler.is_compiling() and bool(keys.all())
 
 
 # --- hooks ----------------------------------------------------------------------------------------
