@@ -64,8 +64,11 @@ def flash_attention(
 def expand(
     q: Tensor, k: Tensor, seen: Tensor | None, lengths: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """A mask in the shape of the scores, and lengths (B,) that can be."""
-    if seen is not None:
+    """Numbers to add in the shape of the scores, as their gradient is; lengths (B,) that can be.
+
+    A bool mask stays what it is, so that torch.compile does not write down what it broadcasts to.
+    """
+    if seen is not None and seen.dtype != torch.bool:
         seen = seen.expand(*q.shape[:3], k.shape[2])
     if lengths is not None:
         lengths = lengths.expand(q.shape[0]).to(torch.int32).clamp(0, k.shape[2])
@@ -176,7 +179,7 @@ def _problem(
     q, k, v = (x.detach() if x.stride(-1) == 1 else x.detach().contiguous() for x in (q, k, v))
     band = None if left == right == UNLIMITED else (left, right)
     alpha = value if tensor is None else tensor.detach().float().contiguous()
-    seen = None if seen is None else seen.detach()
+    seen = None if seen is None else seen.detach().expand(*q.shape[:3], k.shape[2])
     packed = None
     if q_starts is not None and k_starts is not None:
         packed = Packed(q_starts, k_starts, most_queries, most_keys, bottom_right)

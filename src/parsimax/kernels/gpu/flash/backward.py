@@ -12,6 +12,7 @@ from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
     FOLDED,
+    OF_KEYS,
     block_of_head,
     fold,
     load_block,
@@ -27,6 +28,7 @@ from .blocks import (
 from .powers import power_and_change
 from .rows import rows_of_program
 from .sequences import sequence
+from .spans import span_of
 from .weights import ANY, boost, exponent_of_u, line, ordinary, shares
 
 
@@ -56,7 +58,7 @@ def _query_sums(
         s = tile_scores(
             product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
-            CAUSAL or not EVEN,
+            CAUSAL or not EVEN or MASK == OF_KEYS,
         )  # fmt: skip
         above = tl.fma(s, a, b[:, None])
         if QUICK:
@@ -166,7 +168,7 @@ def query_kernel(
 def _key_sums(
     gk, gv, k, v, block, columns, q_ptr, g_ptr, q_row, g_row, line_ptr,
     beta, scale, list_ptr, count, offset, queries, keys, left, right, size, value_size,
-    seen_ptr, seen_row, seen_column,
+    seen_ptr, seen_row, seen_column, run_start, run_stop,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
@@ -188,7 +190,7 @@ def _key_sums(
         # as one tile, since Triton has every thread load all that it needs of a short vector
         b, against = tl.split(load_block(line_ptr, row_block, 2, queries, 2, ROWS, True, 2, EVEN))
         inner, outer = whole_blocks(
-            row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
+            row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
         )
         # whether the block is whole is asked even if all are: without this branch, the assembler
         # has every product wait for the last one (its message C7515)
@@ -227,8 +229,7 @@ def key_kernel(
             lengths_ptr, place, PACKED
         )
     columns = block * COLUMNS + tl.arange(0, COLUMNS)
-    if LENGTHS:
-        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
+    keys, _first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     k = load_rows(
         k_ptr + wide(k_at) * k_item + wide(key_head) * k_head,
         columns, k_row, keys, size, WHOLE, SIZE,
@@ -259,7 +260,7 @@ def key_kernel(
             gk, gv, k, v, block, columns, q_here, g_here, q_row, step * value_size,
             line_ptr + start * 2, beta, scale, list_here, count,
             offset, queries, keys, left, right, size, value_size,
-            seen_here, seen_row, seen_column,
+            seen_here, seen_row, seen_column, run_start, run_stop,
         )  # fmt: skip
         if KIND == ANY:
             if ordinary(beta, ROUGH):

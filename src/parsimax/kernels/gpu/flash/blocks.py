@@ -10,6 +10,8 @@ import triton.language as tl
 
 from parsimax.kernels.gpu.approx import INTERPRETED
 
+OF_KEYS = tl.constexpr(3)  # of MASK: bool, the same for all heads and queries; see spans.py
+BITS = tl.constexpr(32)  # of a word of such a mask
 FOLDED = tl.constexpr(8)  # columns after which a product's layout begins again with the same thread
 
 
@@ -103,44 +105,63 @@ def load_block(
 
 @triton.jit
 def visible_range(
-    first, last, offset, keys, left, right, CAUSAL: tl.constexpr, COLUMNS: tl.constexpr
-):
-    """Blocks [start, stop) of keys that queries from ``first`` to ``last`` may see.
+    first, last, offset, first_key, keys, left, right, CAUSAL: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """Blocks [start, stop) of keys from ``first_key`` that queries ``first`` to ``last`` may see.
 
     Query i stands at key i + offset and sees from ``left`` before it to ``right`` after it; both
     count only if CAUSAL, which stands for any band.
     """
     if CAUSAL:
-        low = tl.maximum(first + offset - left, 0)
+        low = tl.maximum(first + offset - left, first_key)
         high = tl.minimum(last + offset + right + 1, keys)
         start = tl.minimum(low // COLUMNS, tl.cdiv(keys, COLUMNS))
         return start, tl.maximum(tl.cdiv(tl.maximum(high, 0), COLUMNS), start)
     else:
-        return 0, tl.cdiv(keys, COLUMNS)
+        return first_key // COLUMNS, tl.cdiv(keys, COLUMNS)
 
 
 @triton.jit
 def whole_range(
-    first, last, offset, keys, left, right, CAUSAL: tl.constexpr, COLUMNS: tl.constexpr
-):
-    """Blocks [start, stop) in which all queries see all keys, so that nothing has to be masked."""
-    stop = keys // COLUMNS
+    first, last, offset, run_start, run_stop, left, right,
+    CAUSAL: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Blocks [start, stop) in which all queries see all keys, so that nothing has to be masked.
+
+    Nothing but the band hides keys from ``run_start`` to ``run_stop``.
+    """
+    stop = run_stop // COLUMNS
     if CAUSAL:
-        low = tl.maximum(last + offset - left, 0)
-        high = tl.minimum(first + offset + right + 1, keys)
+        low = tl.maximum(last + offset - left, run_start)
+        high = tl.minimum(first + offset + right + 1, run_stop)
         start = tl.cdiv(low, COLUMNS)
         stop = tl.minimum(tl.maximum(high, 0) // COLUMNS, stop)
         return start, tl.maximum(stop, start)
     else:
-        return 0, stop
+        return tl.cdiv(run_start, COLUMNS), stop
+
+
+@triton.jit
+def _seen_keys(words_ptr, first, columns):
+    """Whether the bits of these columns are set; ``first`` is that of their block.
+
+    Words are read one by one: of a vector, every thread would read all that it needs of it.
+    """
+    word = tl.load(words_ptr + first // BITS)
+    for following in tl.static_range(1, columns.numel // BITS):
+        later = tl.load(words_ptr + first // BITS + following)
+        word = tl.where(columns - first >= following * BITS, later, word)
+    return (word >> (columns % BITS)) & 1 != 0
 
 
 @triton.jit
 def hide(
-    s, rows, columns, offset, queries, keys, left, right, seen_ptr, seen_row, seen_column,
+    s, block, rows, columns, offset, queries, keys, left, right, seen_ptr, seen_row, seen_column,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
-    """Scores with -inf where a key may not be seen; MASK is 0 for none, 1 for bool, 2 for added.
+    """Scores with -inf where a key may not be seen.
+
+    MASK is 0 for none, 1 for bool, 2 for added, and OF_KEYS.
 
     Of rows and columns one stands and one lies, as the tile of scores has them.
     """
@@ -151,7 +172,9 @@ def hide(
         visible = (columns < tl.minimum(here + right + 1, end)) & (columns >= here - left)
     else:
         visible = columns < end
-    if MASK > 0:
+    if MASK == OF_KEYS:
+        visible = visible & _seen_keys(seen_ptr, block * columns.numel, columns)
+    elif MASK > 0:
         offsets = rows.to(tl.int64) * seen_row + columns.to(tl.int64) * seen_column
         mask = tl.load(seen_ptr + offsets, mask=visible, other=0)
         if MASK == 1:
@@ -169,15 +192,16 @@ def tile_scores(
 ):  # fmt: skip
     """Scores in units of :func:`unit`: products are multiplied only if a mask is added to them.
 
-    Nothing is hidden in a block from ``inner`` to ``outer`` if there is no mask; EDGE is False if
-    it is known to be one.
+    Nothing is hidden in a block from ``inner`` to ``outer`` if there is no mask, or only one of
+    keys; EDGE is False if it is known to be one.
     """
     if MASK == 2:
         products = products * scale
-    if MASK > 0 or EDGE:  # noqa: SIM102 (the first is known when it is compiled)
-        if MASK > 0 or (block < inner) | (block >= outer):
+    ANYWHERE: tl.constexpr = MASK == 1 or MASK == 2
+    if ANYWHERE or EDGE:  # noqa: SIM102 (the first is known when it is compiled)
+        if ANYWHERE or (block < inner) | (block >= outer):
             products = hide(
-                products, rows, columns, offset, queries, keys, left, right,
+                products, block, rows, columns, offset, queries, keys, left, right,
                 seen_ptr, seen_row, seen_column, CAUSAL, MASK,
             )  # fmt: skip
     return products
@@ -193,12 +217,12 @@ def unit(scale, MASK: tl.constexpr):
 
 
 @triton.jit
-def whole_blocks(row_block, offset, queries, keys, left, right, CAUSAL: tl.constexpr,
-                 ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
+def whole_blocks(row_block, offset, queries, run_start, run_stop, left, right,
+                 CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # fmt: skip
     """Blocks [inner, outer) that a block of queries sees whole; none if it is not whole itself."""
     first = row_block * ROWS
     inner, outer = whole_range(
-        first, first + ROWS - 1, offset, keys, left, right, CAUSAL, COLUMNS
+        first, first + ROWS - 1, offset, run_start, run_stop, left, right, CAUSAL, COLUMNS
     )  # fmt: skip
     return inner, tl.where(first + ROWS <= queries, outer, inner)
 

@@ -18,6 +18,7 @@ from .blocks import (
     whole_blocks,
     wide,
 )
+from .spans import span_of
 from .weights import ANY, LEAST, line
 
 
@@ -75,8 +76,7 @@ def count_kernel(
     item, head = item_head // heads, item_head % heads
     rows = row_block * SIDE + tl.arange(0, SIDE)
     row = wide(item_head) * queries + rows
-    if LENGTHS:
-        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
+    keys, first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     beta = value
     if TENSOR:
         beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
@@ -97,9 +97,9 @@ def count_kernel(
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     a, b = line(largest, x, unit(scale, MASK), beta, KIND, NEAR)
     first, last = row_block * SIDE, tl.minimum(row_block * SIDE + SIDE, queries) - 1
-    begin, end = visible_range(first, last, offset, keys, left, right, CAUSAL, SIDE)
+    begin, end = visible_range(first, last, offset, first_key, keys, left, right, CAUSAL, SIDE)
     inner, outer = whole_blocks(
-        row_block, offset, queries, keys, left, right, CAUSAL, SIDE, SIDE
+        row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, SIDE, SIDE
     )  # fmt: skip
     live_line = live_ptr + (wide(item_head) * map_rows + row_block * SIDE // ROWS) * map_columns
     touched_line = touched_ptr + (wide(item_head) * row_blocks + row_block) * key_blocks

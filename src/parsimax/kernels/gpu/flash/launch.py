@@ -13,10 +13,13 @@ from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER
 from parsimax.kernels.gpu.sizes import pieces, power_of_two
 
 from .backward import key_kernel, query_kernel
+from .blocks import BITS, OF_KEYS
 from .counting import count_kernel
 from .lists import compact
 from .output import output_kernel
 from .sequences import FIELDS, tables_kernel
+from .spans import FIELDS as OF_SPAN
+from .spans import SPANS, spans_kernel
 from .threshold import threshold_kernel
 from .tops import tops_kernel
 from .weights import ANY, STEEP
@@ -160,8 +163,18 @@ class Saved(NamedTuple):
     mean: Tensor
 
 
-def _mask_kind(seen: Tensor | None) -> int:
-    return 0 if seen is None else 1 if seen.dtype == torch.bool else 2
+def _of_keys(p: Problem) -> bool:
+    """Whether a mask is bool and the same for all heads and queries."""
+    if p.seen is None or p.seen.dtype != torch.bool:
+        return False
+    sides = zip(p.seen.shape[1:3], p.seen.stride()[1:3], strict=True)
+    return all(size == 1 or stride == 0 for size, stride in sides)
+
+
+def _mask_kind(p: Problem) -> int:
+    if _of_keys(p):
+        return OF_KEYS.value
+    return 0 if p.seen is None else 1 if p.seen.dtype == torch.bool else 2
 
 
 def _kind(alpha: float | Tensor) -> tuple[int, int]:
@@ -182,8 +195,8 @@ def _options(p: Problem) -> dict[str, Any]:
         "NEAR": near,
         "TENSOR": isinstance(p.alpha, Tensor),
         "CAUSAL": p.band is not None,
-        "MASK": _mask_kind(p.seen),
-        "LENGTHS": p.lengths is not None,
+        "MASK": _mask_kind(p),
+        "LENGTHS": SPANS.value if _of_keys(p) else int(p.lengths is not None),
         "PACKED": 0 if p.packed is None else 2 if p.packed.bottom_right else 1,
         "ROWS": p.tiles.rows,
         "COLUMNS": p.tiles.columns,
@@ -203,14 +216,20 @@ def _even(p: Problem) -> bool:
 
 def _most(p: Problem, registers: int | None) -> int | None:
     """What a tile of a mask needs would not fit."""
-    return registers if p.seen is None else None
+    return registers if p.seen is None or _of_keys(p) else None
 
 
 def _pointers(p: Problem, table: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(mask, alphas, lengths or the table of packed sequences); what is not there is not read."""
+    """(mask, alphas, lengths); what is not there is not read.
+
+    A table stands in the place of lengths, and has what a mask of keys alone comes to.
+    """
     lengths = p.lengths if table is None else table
+    seen = p.seen
+    if table is not None and _of_keys(p):
+        seen = table[OF_SPAN * p.q.shape[0] :]
     return (
-        p.q if p.seen is None else p.seen,
+        p.q if seen is None else seen,
         p.alpha if isinstance(p.alpha, Tensor) else p.q,
         p.q if lengths is None else lengths,
     )
@@ -226,6 +245,8 @@ def _band(p: Problem) -> tuple[int, int, int]:
 
 def _strides(p: Problem) -> tuple[int, ...]:
     seen = (0, 0, 0, 0) if p.seen is None else p.seen.stride()
+    if _of_keys(p):
+        seen = (_words(p), 0, 0, 0)
     strides = [x.stride()[:3] for x in (p.q, p.k, p.v)]
     if p.packed is not None:  # an item is counted by its first row
         strides = [(row, head, row) for _, head, row in strides]
@@ -252,6 +273,27 @@ def _tables(p: Problem) -> tuple[Tensor, Tensor]:
         ROWS=p.tiles.rows, TALL=p.tiles.first.rows, COLUMNS=p.tiles.columns, MANY=64,
     )  # fmt: skip
     return rows, columns
+
+
+def _words(p: Problem) -> int:
+    """That hold a bit for each key of all blocks."""
+    wide = p.tiles.first.columns
+    return pieces(pieces(p.k.shape[2], wide) * wide, BITS.value)
+
+
+def _spans(p: Problem) -> Tensor | None:
+    """Of a mask of keys alone, the numbers of all items, and then their bits."""
+    if p.seen is None or not _of_keys(p):
+        return None
+    items, keys, words = p.q.shape[0], p.k.shape[2], _words(p)
+    table = p.q.new_empty(items * (OF_SPAN + words), dtype=torch.int32)
+    spans_kernel[(items,)](
+        p.seen, table if p.lengths is None else p.lengths, table, table[OF_SPAN * items :],
+        keys, words, p.seen.stride(0), p.seen.stride(3),
+        LENGTHS=p.lengths is not None, MANY=min(4096, BITS.value * power_of_two(words)),
+        num_warps=8,
+    )  # fmt: skip
+    return table
 
 
 def results(p: Problem, like: Tensor, size: int) -> Tensor:
@@ -310,7 +352,7 @@ class Thresholds(NamedTuple):
 
 
 def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thresholds:
-    """Where weights begin, and which blocks of keys have any; the table is of packed sequences."""
+    """Where weights begin, and which blocks of keys have any; for the table see _pointers."""
     items, heads, queries, size = p.q.shape
     first, rows = p.tiles.first, p.tiles.rows
     top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
@@ -356,7 +398,7 @@ def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, T
     counts = live.new_empty(items, heads, lines, dtype=torch.int32)
     compact[(lines * items * heads,)](
         live, places, counts, live if table is None else table, lines, length, rows, columns,
-        PACKED=table is not None, ROWS=p.tiles.rows, MANY=min(256, power_of_two(length)),
+        PACKED=p.packed is not None, ROWS=p.tiles.rows, MANY=min(256, power_of_two(length)),
     )  # fmt: skip
     return places, counts
 
@@ -364,7 +406,7 @@ def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, T
 def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
     items, heads, _, size = p.q.shape
-    table = None if p.packed is None else _tables(p)[0]
+    table = _spans(p) if p.packed is None else _tables(p)[0]
     top, x, live, *row_lists = thresholds(p, _enough(p, train), table)
     value_size = p.v.shape[3]
     out = results(p, p.q, value_size)
@@ -401,7 +443,7 @@ def backward(
     value_size = p.v.shape[3]
     gq, gk = (results(p, x, size) for x in (p.q, p.k))
     gv = results(p, p.v, value_size)
-    table, of_keys = (None, None) if p.packed is None else _tables(p)
+    table, of_keys = (_spans(p),) * 2 if p.packed is None else _tables(p)
     lines = saved.top.new_empty(*saved.top.shape, 2)  # see query_kernel
     change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
     gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
@@ -443,7 +485,8 @@ def count(p: Problem, block: int) -> Counts:
     """What is visible and what has weight; ``block`` is a multiple of 16."""
     items, heads, queries, size = p.q.shape
     keys = p.k.shape[2]
-    top, x, live, _, _ = thresholds(p, _EXACTLY)
+    spans = _spans(p)
+    top, x, live, _, _ = thresholds(p, _EXACTLY, spans)
     side = math.gcd(block, p.tiles.rows, p.tiles.columns)
     blocks = pieces(queries, side), pieces(keys, side)
     tau, low = torch.empty_like(top), torch.empty_like(top)
@@ -452,7 +495,7 @@ def count(p: Problem, block: int) -> Counts:
     strides, options = _strides(p), _options(p)
     del options["PACKED"], options["EVEN"]
     count_kernel[(blocks[0] * items * heads,)](
-        p.q, p.k, *_pointers(p, None), top, x, live, tau, low, support, visible, touched,
+        p.q, p.k, *_pointers(p, spans), top, x, live, tau, low, support, visible, touched,
         p.scale, _value(p), heads, heads // p.k.shape[1], queries, keys, size, *blocks,
         p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
         **options, SIDE=side, WHOLE=options["SIZE"] == size,

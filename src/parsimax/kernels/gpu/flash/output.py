@@ -17,7 +17,7 @@ from parsimax.kernels.gpu.approx import rounded
 from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER, move, newton
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import FOLDED, fold, load_block, product, tile_scores
+from .blocks import FOLDED, OF_KEYS, fold, load_block, product, tile_scores
 from .rows import rows_of_program
 from .weights import ANY, STEEP, boost, ordinary, shares
 
@@ -51,7 +51,7 @@ def _sums(
         s = tile_scores(
             product(q, tl.trans(k)), scale, block, inner, outer, rows[:, None], columns[None, :],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
-            CAUSAL or not EVEN,
+            CAUSAL or not EVEN or MASK == OF_KEYS,
         )  # fmt: skip
         p, u = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR, ROUGH)
         out += product((p * boost(v.dtype)).to(v.dtype), v)

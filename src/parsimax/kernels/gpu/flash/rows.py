@@ -7,6 +7,7 @@ import triton.language as tl
 
 from .blocks import block_of_head, load_rows, numbers_of, rows_of, unit, whole_blocks, wide
 from .sequences import sequence
+from .spans import span_of
 from .weights import LEAST, line
 
 
@@ -31,8 +32,7 @@ def rows_of_program(
     rows = row_block * ROWS + tl.arange(0, ROWS)
     start = numbers_of(item_head, q_at, head, heads, queries, PACKED)
     first, step = rows_of(start, q_at, head, heads, PACKED)
-    if LENGTHS:
-        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
+    keys, _first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     beta = value
     if TENSOR:
         beta = (tl.load(a_ptr + head) - 1.0).to(tl.float32)
@@ -53,7 +53,7 @@ def rows_of_program(
     # a row that is no row of numbers must show it
     fill = tl.where(good | (top <= LEAST), 0.0, float("nan"))
     inner, outer = whole_blocks(
-        row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
+        row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
     )
     line_of_map = wide(item_head) * row_blocks + place
     count = tl.load(count_ptr + line_of_map)

@@ -27,6 +27,7 @@ from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
     FOLDED,
+    OF_KEYS,
     block_scores,
     fold,
     load_rows,
@@ -37,6 +38,7 @@ from .blocks import (
     wide,
 )
 from .sequences import sequence
+from .spans import span_of
 from .weights import LEAST, STEEP, line, shares
 
 _HALVINGS = tl.constexpr(26)
@@ -165,8 +167,8 @@ def _sweep(
         block = tl.load(list_ptr + index).to(tl.int32)
         s = block_scores(
             q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
-            seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK, CAUSAL or not EVEN, EVEN,
-            COLUMNS, WHOLE, SIZE,
+            seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK,
+            CAUSAL or not EVEN or MASK == OF_KEYS, EVEN, COLUMNS, WHOLE, SIZE,
         )  # fmt: skip
         p, u = shares(tl.fma(s, a, b[:, None]), beta, gamma, KIND, NEAR)
         totals += fold(p, ROWS, COLUMNS)
@@ -316,8 +318,7 @@ def threshold_kernel(
             lengths_ptr, row_block, PACKED
         )
     rows = row_block * ROWS + tl.arange(0, ROWS)
-    if LENGTHS:
-        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
+    keys, first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     q = load_rows(
         q_ptr + wide(q_at) * q_item + wide(head) * q_head,
         rows, q_row, queries, size, WHOLE, SIZE,
@@ -327,9 +328,9 @@ def threshold_kernel(
     if MASK > 0:
         seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
     first, last = row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, queries) - 1
-    begin, end = visible_range(first, last, offset, keys, left, right, CAUSAL, COLUMNS)
+    begin, end = visible_range(first, last, offset, first_key, keys, left, right, CAUSAL, COLUMNS)
     inner, outer = whole_blocks(
-        row_block, offset, queries, keys, left, right, CAUSAL, ROWS, COLUMNS
+        row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
     )
     row = numbers_of(item_head, q_at, head, heads, queries, PACKED) + rows
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))

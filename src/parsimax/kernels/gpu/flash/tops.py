@@ -22,6 +22,7 @@ from .blocks import (
     wide,
 )
 from .sequences import sequence
+from .spans import span_of
 
 
 @triton.jit
@@ -79,8 +80,7 @@ def tops_kernel(
         )
         row_block = row_block // (ROWS // GRAIN)
     rows = row_block * ROWS + here
-    if LENGTHS:
-        keys = tl.minimum(tl.load(lengths_ptr + item), keys)
+    keys, first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     q = load_rows(
         q_ptr + wide(q_at) * q_item + wide(head) * q_head,
         rows, q_row, queries, size, WHOLE, SIZE,
@@ -90,8 +90,10 @@ def tops_kernel(
     if MASK > 0:
         seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
     first, last = row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, queries) - 1
-    begin, end = visible_range(first, last, offset, keys, left, right, CAUSAL, WIDE)
-    inner, outer = whole_blocks(row_block, offset, queries, keys, left, right, CAUSAL, ROWS, WIDE)
+    begin, end = visible_range(first, last, offset, first_key, keys, left, right, CAUSAL, WIDE)
+    inner, outer = whole_blocks(
+        row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, WIDE
+    )
     inner = tl.minimum(tl.maximum(inner, begin), end)
     outer = tl.minimum(tl.maximum(outer, inner), end)
     tops_here = tops_ptr + wide(slot) * key_blocks * ROWS
