@@ -320,7 +320,8 @@ def test_grids_have_one_dimension(monkeypatch):
     q, k, v = inputs(heads=1, queries=3, keys=5)
     out = flash.flash_attention(q.requires_grad_(), k, v, None, CAUSAL, None, 1.5, 0.5)
     torch.autograd.grad(out.sum(), q)
-    flash.count(q.detach(), k, None, CAUSAL, None, 1.5, 0.5, 16)
+    seen = torch.ones(5, dtype=torch.bool, device=DEVICE)
+    flash.count(q.detach(), k, seen, CAUSAL, None, 1.5, 0.5, 16)
     assert set(names) - set(grids) == {"tables_kernel"}  # of packed sequences
     assert all(len(grid) == 1 for grid in grids.values())
 

@@ -142,28 +142,27 @@ def whole_range(
 
 
 @triton.jit
-def _seen_keys(words_ptr, first, columns):
-    """Whether the bits of these columns are set; ``first`` is that of their block.
+def _seen_keys(words_ptr, columns):
+    """Whether the bits of these columns are set; the words are those of their block.
 
-    Words are read one by one: of a vector, every thread would read all that it needs of it.
+    They are read one by one: of a vector, every thread would read all that it needs of it.
     """
-    word = tl.load(words_ptr + first // BITS)
+    word = tl.load(words_ptr)
     for following in tl.static_range(1, columns.numel // BITS):
-        later = tl.load(words_ptr + first // BITS + following)
-        word = tl.where(columns - first >= following * BITS, later, word)
-    return (word >> (columns % BITS)) & 1 != 0
+        later = tl.load(words_ptr + following)
+        word = tl.where((columns & (columns.numel - 1)) >= following * BITS, later, word)
+    return (word >> (columns & (BITS - 1))) & 1 != 0
 
 
 @triton.jit
 def hide(
-    s, block, rows, columns, offset, queries, keys, left, right, seen_ptr, seen_row, seen_column,
+    s, rows, columns, offset, queries, keys, left, right, seen_ptr, seen_row, seen_column,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """Scores with -inf where a key may not be seen.
 
-    MASK is 0 for none, 1 for bool, 2 for added, and OF_KEYS.
-
-    Of rows and columns one stands and one lies, as the tile of scores has them.
+    MASK is 0 for none, 1 for bool, 2 for added, and OF_KEYS for the bits of this block of keys. Of
+    rows and columns one stands and one lies, as the tile of scores has them.
     """
     # where the keys of a query end is found once for it, not for each key
     end = tl.where(rows < queries, keys, 0)
@@ -173,7 +172,7 @@ def hide(
     else:
         visible = columns < end
     if MASK == OF_KEYS:
-        visible = visible & _seen_keys(seen_ptr, block * columns.numel, columns)
+        visible = visible & _seen_keys(seen_ptr, columns)
     elif MASK > 0:
         offsets = rows.to(tl.int64) * seen_row + columns.to(tl.int64) * seen_column
         mask = tl.load(seen_ptr + offsets, mask=visible, other=0)
@@ -200,8 +199,10 @@ def tile_scores(
     ANYWHERE: tl.constexpr = MASK == 1 or MASK == 2
     if ANYWHERE or EDGE:  # noqa: SIM102 (the first is known when it is compiled)
         if ANYWHERE or (block < inner) | (block >= outer):
+            if MASK == OF_KEYS:
+                seen_ptr += block * columns.numel // BITS
             products = hide(
-                products, block, rows, columns, offset, queries, keys, left, right,
+                products, rows, columns, offset, queries, keys, left, right,
                 seen_ptr, seen_row, seen_column, CAUSAL, MASK,
             )  # fmt: skip
     return products

@@ -28,6 +28,7 @@ UNLIMITED = 1 << 30
 # largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
 _TOGETHER = 528
 _SCRATCH = 1 << 28
+_MASK_AT_ONCE = 4096  # keys
 
 
 class First(NamedTuple):
@@ -171,10 +172,8 @@ def _of_keys(p: Problem) -> bool:
     return all(size == 1 or stride == 0 for size, stride in sides)
 
 
-def _mask_kind(p: Problem) -> int:
-    if _of_keys(p):
-        return OF_KEYS.value
-    return 0 if p.seen is None else 1 if p.seen.dtype == torch.bool else 2
+def _mask_kind(seen: Tensor | None) -> int:
+    return 0 if seen is None else 1 if seen.dtype == torch.bool else 2
 
 
 def _kind(alpha: float | Tensor) -> tuple[int, int]:
@@ -195,7 +194,7 @@ def _options(p: Problem) -> dict[str, Any]:
         "NEAR": near,
         "TENSOR": isinstance(p.alpha, Tensor),
         "CAUSAL": p.band is not None,
-        "MASK": _mask_kind(p),
+        "MASK": OF_KEYS.value if _of_keys(p) else _mask_kind(p.seen),
         "LENGTHS": SPANS.value if _of_keys(p) else int(p.lengths is not None),
         "PACKED": 0 if p.packed is None else 2 if p.packed.bottom_right else 1,
         "ROWS": p.tiles.rows,
@@ -281,7 +280,7 @@ def _words(p: Problem) -> int:
     return pieces(pieces(p.k.shape[2], wide) * wide, BITS.value)
 
 
-def _spans(p: Problem) -> Tensor | None:
+def spans(p: Problem) -> Tensor | None:
     """Of a mask of keys alone, the numbers of all items, and then their bits."""
     if p.seen is None or not _of_keys(p):
         return None
@@ -290,7 +289,7 @@ def _spans(p: Problem) -> Tensor | None:
     spans_kernel[(items,)](
         p.seen, table if p.lengths is None else p.lengths, table, table[OF_SPAN * items :],
         keys, words, p.seen.stride(0), p.seen.stride(3),
-        LENGTHS=p.lengths is not None, MANY=min(4096, BITS.value * power_of_two(words)),
+        LENGTHS=p.lengths is not None, MANY=min(_MASK_AT_ONCE, BITS.value * power_of_two(words)),
         num_warps=8,
     )  # fmt: skip
     return table
@@ -406,7 +405,7 @@ def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, T
 def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
     items, heads, _, size = p.q.shape
-    table = _spans(p) if p.packed is None else _tables(p)[0]
+    table = spans(p) if p.packed is None else _tables(p)[0]
     top, x, live, *row_lists = thresholds(p, _enough(p, train), table)
     value_size = p.v.shape[3]
     out = results(p, p.q, value_size)
@@ -443,7 +442,7 @@ def backward(
     value_size = p.v.shape[3]
     gq, gk = (results(p, x, size) for x in (p.q, p.k))
     gv = results(p, p.v, value_size)
-    table, of_keys = (_spans(p),) * 2 if p.packed is None else _tables(p)
+    table, of_keys = (spans(p),) * 2 if p.packed is None else _tables(p)
     lines = saved.top.new_empty(*saved.top.shape, 2)  # see query_kernel
     change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
     gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
@@ -485,8 +484,8 @@ def count(p: Problem, block: int) -> Counts:
     """What is visible and what has weight; ``block`` is a multiple of 16."""
     items, heads, queries, size = p.q.shape
     keys = p.k.shape[2]
-    spans = _spans(p)
-    top, x, live, _, _ = thresholds(p, _EXACTLY, spans)
+    table = spans(p)
+    top, x, live, _, _ = thresholds(p, _EXACTLY, table)
     side = math.gcd(block, p.tiles.rows, p.tiles.columns)
     blocks = pieces(queries, side), pieces(keys, side)
     tau, low = torch.empty_like(top), torch.empty_like(top)
@@ -495,7 +494,7 @@ def count(p: Problem, block: int) -> Counts:
     strides, options = _strides(p), _options(p)
     del options["PACKED"], options["EVEN"]
     count_kernel[(blocks[0] * items * heads,)](
-        p.q, p.k, *_pointers(p, spans), top, x, live, tau, low, support, visible, touched,
+        p.q, p.k, *_pointers(p, table), top, x, live, tau, low, support, visible, touched,
         p.scale, _value(p), heads, heads // p.k.shape[1], queries, keys, size, *blocks,
         p.row_blocks, p.key_blocks, *_band(p), *strides[:6], *strides[9:],
         **options, SIDE=side, WHOLE=options["SIZE"] == size,

@@ -33,7 +33,7 @@ def item_keys(lengths_ptr, step, item, capacity, LENGTHS: tl.constexpr):
 @triton.jit
 def seen_blocks(queries, keys, left, right, CAUSAL: tl.constexpr, COLUMNS: tl.constexpr):
     """Blocks [begin, end) that any of the queries may see; the last stands at the last key."""
-    return visible_range(0, queries - 1, keys - queries, keys, left, right, CAUSAL, COLUMNS)
+    return visible_range(0, queries - 1, keys - queries, 0, keys, left, right, CAUSAL, COLUMNS)
 
 
 @triton.jit
