@@ -146,12 +146,14 @@ def _seen_keys(words_ptr, columns):
     """Whether the bits of these columns are set; the words are those of their block.
 
     They are read one by one: of a vector, every thread would read all that it needs of it.
+    Remainders, and not the bits that they are: these would be known before a loop over blocks, and
+    be kept in registers all through it.
     """
     word = tl.load(words_ptr)
     for following in tl.static_range(1, columns.numel // BITS):
         later = tl.load(words_ptr + following)
-        word = tl.where((columns & (columns.numel - 1)) >= following * BITS, later, word)
-    return (word >> (columns & (BITS - 1))) & 1 != 0
+        word = tl.where(columns % columns.numel >= following * BITS, later, word)
+    return (word >> (columns % BITS)) & 1 != 0
 
 
 @triton.jit
@@ -199,11 +201,12 @@ def tile_scores(
     ANYWHERE: tl.constexpr = MASK == 1 or MASK == 2
     if ANYWHERE or EDGE:  # noqa: SIM102 (the first is known when it is compiled)
         if ANYWHERE or (block < inner) | (block >= outer):
+            here = seen_ptr  # a name of its own, or the branch would have two results
             if MASK == OF_KEYS:
-                seen_ptr += block * columns.numel // BITS
+                here += block * columns.numel // BITS
             products = hide(
                 products, rows, columns, offset, queries, keys, left, right,
-                seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+                here, seen_row, seen_column, CAUSAL, MASK,
             )  # fmt: skip
     return products
 
