@@ -66,10 +66,13 @@ def expand(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Numbers to add in the shape of the scores, as their gradient is; lengths (B,) that can be.
 
-    A bool mask stays what it is, so that torch.compile does not write down what it broadcasts to.
+    A bool mask is what broadcasts to that shape: torch.compile might write down the rest.
     """
     if seen is not None and seen.dtype != torch.bool:
         seen = seen.expand(*q.shape[:3], k.shape[2])
+    elif seen is not None:
+        for dim in range(seen.ndim):
+            seen = seen.narrow(dim, 0, 1) if seen.stride(dim) == 0 else seen
     if lengths is not None:
         lengths = lengths.expand(q.shape[0]).to(torch.int32).clamp(0, k.shape[2])
     return seen, lengths
