@@ -149,10 +149,13 @@ def query_kernel(
                 CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     else:
-        gq, changes = _query_sums(
-            *arguments, KIND, NEAR, WANT, WANT_SCORES, ROUGH,
-            CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
-        )  # fmt: skip
+        gq = tl.zeros([ROWS, SIZE], tl.float32)
+        changes = tl.zeros([ROWS], tl.float32)
+        if count > 0:  # see output_kernel
+            gq, changes = _query_sums(
+                *arguments, KIND, NEAR, WANT, WANT_SCORES, ROUGH,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+            )  # fmt: skip
     parts = tl.arange(0, SIZE)
     inside = (rows < queries)[:, None] & (parts < size)[None, :]
     gq = gq * scale + fill[:, None]
@@ -192,11 +195,10 @@ def _key_sums(
         inner, outer = whole_blocks(
             row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
         )
-        # whether the block is whole is asked even if all are: without this branch, the assembler
-        # has every product wait for the last one (its message C7515)
         s = tile_scores(
             product(k, tl.trans(q)), scale, block, inner, outer, rows[None, :], columns[:, None],
             offset, queries, keys, left, right, seen_ptr, seen_row, seen_column, CAUSAL, MASK,
+            CAUSAL or not EVEN or MASK == OF_KEYS,
         )  # fmt: skip
         p, u = shares(tl.fma(s, a, b[None, :]), beta, gamma, KIND, NEAR, ROUGH)
         gv += product((p * boost(g.dtype)).to(g.dtype), g)
@@ -273,7 +275,7 @@ def key_kernel(
                     *arguments, ANY, NEVER, ROUGH,
                     CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
                 )  # fmt: skip
-        else:
+        elif count > 0:  # see output_kernel
             gk, gv = _key_sums(
                 *arguments, KIND, NEAR, ROUGH,
                 CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,

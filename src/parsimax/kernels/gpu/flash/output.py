@@ -128,10 +128,16 @@ def output_kernel(
                 CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     else:
-        out, mean, mass, slope = _sums(
-            *arguments, KIND, NEAR, TRAIN, ROUGH,
-            CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
-        )  # fmt: skip
+        out = tl.zeros([ROWS, VALUES], tl.float32)
+        mass = tl.zeros([ROWS], tl.float32)
+        mean, slope = out, mass
+        # A loop with products must not stand alone: if it is not within a branch, the assembler
+        # may have each of them wait for the one before (its message C7515).
+        if count > 0:
+            out, mean, mass, slope = _sums(
+                *arguments, KIND, NEAR, TRAIN, ROUGH,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+            )  # fmt: skip
     if TRAIN and KIND == ANY:
         if beta < NEAR_ONE:
             out, mass, x = _finish(out, mean, mass, slope, x, beta, POWER, ALWAYS)
