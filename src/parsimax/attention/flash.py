@@ -66,7 +66,8 @@ def expand(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Numbers to add in the shape of the scores, as their gradient is; lengths (B,) that can be.
 
-    A bool mask is what broadcasts to that shape: torch.compile might write down the rest.
+    A bool mask is what broadcasts to that shape: torch.compile might write down the rest. An item
+    whose length cannot be has queries of NaN, and sees all keys, so that it shows.
     """
     if seen is not None and seen.dtype != torch.bool:
         seen = seen.expand(*q.shape[:3], k.shape[2])
@@ -74,7 +75,9 @@ def expand(
         for dim in range(seen.ndim):
             seen = seen.narrow(dim, 0, 1) if seen.stride(dim) == 0 else seen
     if lengths is not None:
-        lengths = lengths.expand(q.shape[0]).to(torch.int32).clamp(0, k.shape[2])
+        keys = k.shape[2]
+        lengths = lengths.expand(q.shape[0]).to(torch.int64)
+        lengths = torch.where(lengths < 0, keys, lengths).clamp(max=keys).to(torch.int32)
     return seen, lengths
 
 

@@ -7,7 +7,7 @@ import torch
 from tests.contracts.gpu.device import DEVICE
 
 import parsimax as px
-from parsimax.attention import flash
+from parsimax.attention import flash, functional, visibility
 from parsimax.attention.visibility import Band
 from parsimax.kernels.gpu.flash import launch
 from parsimax.seq2seq.models import TransformerSettings, build
@@ -211,6 +211,32 @@ def test_the_least_number_hides_a_row_and_makes_none_that_is_no_number(alpha):
     assert (out - expected)[:, :, [0, 1, 2, 4]].abs().max() < 1e-3
     assert not out[:, :, 3].any()
     assert not grads[0][:, :, 3].any()
+
+
+@pytest.mark.parametrize("step", [True, False])
+@pytest.mark.parametrize("wrong", [38, -1, 2**40])
+def test_a_length_that_cannot_be_is_not_a_number_by_any_kernels(monkeypatch, wrong, step):
+    q, k, v = inputs(items=3, heads=1, queries=3)
+    monkeypatch.setattr(functional, "kernel_alpha", lambda *_: 1.3)
+    monkeypatch.setattr(functional, "few_keys", lambda *_: False)
+    monkeypatch.setattr(functional, "few_scores", lambda *_: step)
+    monkeypatch.setattr(functional, "_MANY_KEYS", 1)
+    monkeypatch.setattr(visibility, "values_readable", lambda: False)  # as on a GPU
+    unwanted = (flash, "flash_attention") if step else (functional, "flash_decode")
+    monkeypatch.setattr(*unwanted, pytest.fail)
+    out = px.attention(q, k, v, key_lengths=torch.tensor([37, 0, wrong], device=DEVICE), alpha=1.3)
+    assert out[0].isfinite().all()
+    assert out[0].any()
+    assert not out[1].any()
+    assert out[2].isnan().all()
+
+
+def test_one_length_for_all_items_and_one_of_a_small_dtype_are_written_down_for_each():
+    q, k, _ = inputs(items=3, heads=1, queries=3)
+    for lengths in (torch.tensor(-1), torch.tensor([-1] * 3, dtype=torch.int8)):
+        _, found = flash.expand(q, k.expand(-1, 300, -1, -1).flatten(1, 2)[:, None], None, lengths)
+        assert found.is_contiguous()
+        assert found.tolist() == [300 * 37] * 3
 
 
 def test_lengths_groups_and_sizes_of_heads():
