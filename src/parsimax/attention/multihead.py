@@ -218,7 +218,8 @@ class MultiheadAttention(nn.Module):
             value: The same with S for L and ``vdim`` for E.
             key_padding_mask: (N, S), unbatched (S,); bool, **True hides a key**, or added.
             need_weights: Whether weights are returned, else None. Without them this is
-                :func:`px.attention <parsimax.attention>`, whose memory is linear in L and S.
+                :func:`px.attention <parsimax.attention>`, whose memory is linear in L and S but
+                for masks that are not; dropout may then drop others under the same seed.
             attn_mask: (L, S) or (N * num_heads, L, S); bool, **True hides a key**, or added.
             average_attn_weights: Whether returned weights (N, L, S) are the mean over the heads, or
                 those of each head, (N, num_heads, L, S).

@@ -204,7 +204,8 @@ def _padding(
     """(B, 1, 1, Lk), True for words; what a mask is too short for is padding."""
     if attention_mask is None or attention_mask.ndim != 2:
         return None
-    mask = F.pad(attention_mask.bool(), (0, max(0, kv_offset + kv_length - len(attention_mask[0]))))
+    missing = max(0, kv_offset + kv_length - attention_mask.shape[1])
+    mask = F.pad(attention_mask.bool(), (0, missing))
     return mask[:, None, None, kv_offset : kv_offset + kv_length]
 
 

@@ -51,6 +51,18 @@ class Prepared:
         run(*grid, stream, function, metadata, None, None, None, *arguments, *constants)
 
 
+_SORTS: dict[int, tuple[bool, bool, bool]] = {}  # of integers that have been arguments
+_MOST_SORTS = 1 << 16
+
+
+def _sort(x: int) -> tuple[bool, bool, bool]:
+    """What Triton looks at in an integer."""
+    if len(_SORTS) >= _MOST_SORTS:
+        _SORTS.clear()
+    found = _SORTS[x] = (x == 1, x % 16 == 0, -(2**31) <= x < 2**31)
+    return found
+
+
 class _Quick:
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -64,9 +76,9 @@ class _Quick:
             [  # in place, since a kernel may have twenty arguments
                 (x.dtype, x.data_ptr() % 16 == 0)
                 if isinstance(x, Tensor)
-                else (x == 1, x % 16 == 0, -(2**31) <= x < 2**31)
+                else _SORTS.get(x) or _sort(x)
                 if isinstance(x, int)
-                else type(x).__name__
+                else type(x)
                 for x in arguments
             ]
         )
