@@ -111,3 +111,12 @@ def batch(family: str, length: int = 12) -> tuple[dict[str, Tensor], Tensor]:
 
 def labels(inputs: dict[str, Tensor]) -> Tensor:
     return inputs.get("decoder_input_ids", inputs["input_ids"])
+
+
+def generated(model: Any, inputs: dict[str, Tensor], cache: str) -> tuple[Any, Any]:
+    """What a model writes after two texts, one padded left, without a cache and with one."""
+    given = {key: inputs[key][[0, 2]] for key in ("input_ids", "attention_mask")}
+    how: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    how |= {"eos_token_id": None, "output_scores": True, "return_dict_in_generate": True}
+    plain = model.generate(**given, **how, use_cache=False)
+    return plain, model.generate(**given, **how, cache_implementation=cache)

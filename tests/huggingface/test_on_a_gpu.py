@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.huggingface.models import DECODERS, FAMILIES, PAIRS, batch, labels, make
+from tests.huggingface.models import DECODERS, FAMILIES, PAIRS, batch, generated, labels, make
 
 import parsimax as px
 
@@ -77,11 +77,7 @@ def test_a_step_in_half_precision_moves_every_alpha(family: str) -> None:
 def test_generate_with_a_cache(family: str, cache: str) -> None:
     model, inputs, _ = on_gpu(family)
     px.huggingface.enable(model, alpha=1.5)
-    given = {key: inputs[key][[0, 2]] for key in ("input_ids", "attention_mask")}  # padded left
-    how: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
-    how |= {"eos_token_id": None, "output_scores": True, "return_dict_in_generate": True}
-    plain = model.generate(**given, **how, use_cache=False)
-    cached = model.generate(**given, **how, cache_implementation=cache)
+    plain, cached = generated(model, inputs, cache)
     assert torch.equal(plain.sequences, cached.sequences)
     difference = torch.stack(plain.scores) - torch.stack(cached.scores)
     assert difference.abs().max() < 1e-4
