@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from parsimax.kernels.gpu.flash.launch import UNLIMITED, _kind, _mask_kind
+from parsimax.kernels.gpu.flash.arguments import kind_of, mask_kind
+from parsimax.kernels.gpu.flash.problem import UNLIMITED
 from parsimax.kernels.gpu.sizes import pieces, power_of_two
 
 from .lists import ALIGNED
@@ -208,7 +209,7 @@ def _soft_parts(p: Problem, c: _Common) -> _Parts:
         p.q, p.k, p.v, c.seen, c.lengths, c.table, parts, mass, top,
         p.scale, *c.counts, size, value_size, c.row_tiles, *c.band, *c.pages,
         *p.q.stride()[:3], *p.k.stride(), *p.v.stride(), *c.seen_steps,
-        **c.reading, MASK=_mask_kind(p.seen),
+        **c.reading, MASK=mask_kind(p.seen),
         K_STRIDED=p.k.stride(3) != 1, V_STRIDED=p.v.stride(3) != 1,
         WHOLE=sizes == size, SIZE=sizes, WHOLE_VALUES=values == value_size, VALUES=values,
         num_warps=tiles.warps, num_stages=_stages(tiles.stages, p.table is not None),
@@ -220,7 +221,7 @@ def _sparse_parts(p: Problem, c: _Common) -> _Parts:
     items, q_heads, queries, size = p.q.shape
     value_size, blocks, line, tiles = p.v.shape[3], p.blocks, p.line, p.tiles
     all_rows = items * q_heads * queries
-    kind, near = _kind(p.alpha)
+    kind, near = kind_of(p.alpha)
     chosen = {"KIND": kind, "NEAR": near, "TENSOR": not _is_number(p.alpha)}
     scores = _scratch(p, all_rows, line * tiles.columns)
     tops = _scratch(p, all_rows, line)
@@ -229,7 +230,7 @@ def _sparse_parts(p: Problem, c: _Common) -> _Parts:
         p.q, p.k, c.alphas, c.seen, c.lengths, c.table, scores, tops,
         p.scale, c.value, *c.counts, size, c.row_tiles, line, *c.band, *c.pages,
         *p.q.stride()[:3], *p.k.stride(), *c.seen_steps,
-        **c.reading, TENSOR=chosen["TENSOR"], MASK=_mask_kind(p.seen),
+        **c.reading, TENSOR=chosen["TENSOR"], MASK=mask_kind(p.seen),
         STRIDED=p.k.stride(3) != 1, WHOLE=sizes == size, SIZE=sizes,
         num_warps=tiles.warps, num_stages=_stages(tiles.stages, p.table is not None),
     )  # fmt: skip
