@@ -63,7 +63,7 @@ def _enough(p: Problem, train: bool) -> Enough:
     if not rough(p):
         return _EXACTLY
     if p.q.dtype == torch.bfloat16:
-        return Enough(2.5e-3, 5e-4, 3e-4, 40.0) if train else Enough(3e-4, 3e-4, 3e-4)
+        return Enough(2.5e-3, 1.5e-3, 3e-4, 40.0) if train else Enough(3e-4, 3e-4, 3e-4)
     return Enough(1e-4, 2e-5, 1e-5, 20.0) if train else Enough(5e-5, 5e-5, 5e-5)
 
 
