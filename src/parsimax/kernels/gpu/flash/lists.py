@@ -5,10 +5,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from parsimax.kernels.gpu.quick import quick
+
 from .blocks import block_of_head
 from .sequences import blocks_of_queries
 
 
+@quick
 @triton.jit(do_not_specialize=["rows", "length"])
 def compact(
     live_ptr, list_ptr, count_ptr, table_ptr, lines, length, rows, columns,

@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from parsimax.kernels.gpu.quick import quick
+
 FIELDS = 8  # of a line of the table
 _FIELDS = tl.constexpr(FIELDS)
 
@@ -65,6 +67,7 @@ def _write(
         tl.store(line + 7, wrong * real, mask=inside)
 
 
+@quick
 @triton.jit(do_not_specialize=["items", "all_queries", "all_keys", "most_queries", "most_keys"])
 def tables_kernel(
     q_starts_ptr, k_starts_ptr, rows_ptr, columns_ptr,
