@@ -26,7 +26,7 @@ SMALL = launch.Tiles(
     few=1,
     many=2,
     value_many=4,
-    add=2,
+    add=32,
 )
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 LENGTHS = (61, 0, 23)
@@ -162,6 +162,23 @@ def test_masks():
 
 def test_more_rows_than_a_tile_has():
     check(*inputs(group=9, queries=2), reach=(None, 0))
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20])
+@pytest.mark.parametrize("alpha", [1.3, torch.tensor([1.0, 1.5, 2.0, 1.2, 1.7, 2.5])])
+def test_who_adds_up_the_parts_of_several_tiles(monkeypatch, most, alpha):
+    """All of a tile in another kernel, or its last program: several tiles of six parts each."""
+    monkeypatch.setattr(launch, "_MOST_ADDED", most)
+    if not ON_GPU:
+        few = SMALL._replace(value_parts=6)
+        monkeypatch.setattr(launch, "tiles_for", lambda q, v: few)
+    alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
+    data = inputs(heads=2, group=3, keys=90)
+    lengths = torch.tensor((90, 0, 23), device=DEVICE)
+    for cache in data[1:]:
+        cache[0] = cache[0].where(~cache[0].isnan(), 0.5)
+    first = check(*data, alpha, lengths=lengths)
+    assert torch.equal(first, check(*data, alpha, lengths=lengths))
 
 
 def test_caches_with_any_strides_are_not_copied(monkeypatch):
@@ -368,6 +385,25 @@ def test_lengths_that_are_no_power_of_two(monkeypatch, dtype, size):
     options = {"lengths": torch.tensor(lengths, device=DEVICE), "scale": size**-0.5}
     check(*data, 1.5, **options)
     check(*data, torch.linspace(1.0, 2.0, 16, device=DEVICE), page=16, **options)
+
+
+@gpu
+def test_the_same_bits_whoever_comes_last():
+    """Parts of a tile are added up in their order, not in that in which programs end."""
+    q, k, v = inputs(torch.bfloat16, heads=8, group=4, keys=20_011, size=128, ev=128)
+    k, v = (draw(torch.bfloat16, 3, 8, 20_011, 128, seed=seed) for seed in (1, 2))
+    lengths = torch.tensor((20_011, 0, 517), device=DEVICE)
+    first = px.attention.decode(q, k, v, lengths, enable_gqa=True)
+    right = expected(q, k, v, 1.5, lengths, scale=128**-0.5)
+    assert (first.double() - right).norm() <= 1e-2 * right.norm()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    found = []
+    for turn in range(200):
+        with torch.cuda.stream(streams[turn % 2]):
+            found.append(px.attention.decode(q, k, v, lengths, enable_gqa=True))
+    torch.cuda.synchronize()
+    assert all(torch.equal(first, one) for one in found)
 
 
 @gpu

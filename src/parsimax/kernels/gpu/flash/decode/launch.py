@@ -21,6 +21,9 @@ from .total import sum_kernel
 
 _ENOUGH = 2e-3  # surplus of mass at which one more step is the last: it leaves about its square
 _FEW_PAGES = 8  # that may make up a block
+# Who reads values last adds up all parts of a tile if that takes it a microsecond or two, and the
+# registers that it has: numbers of all parts, and of one
+_MOST_ADDED, _MOST_OF_PART = 40 << 10, 1024
 
 
 class Tiles(NamedTuple):
@@ -41,7 +44,7 @@ class Tiles(NamedTuple):
     value_many: int = 8192  # the same, of all queries of a tile
     value_warps: int = 4
     registers: int | None = 128  # that a thread may have which reads values
-    add: int = 64  # parts of a sum that are read together
+    add: int = 8192  # numbers of parts that are read together to be added up
 
 
 def tiles_for(q: Tensor, v: Tensor) -> Tiles:
@@ -118,6 +121,11 @@ def _stages(stages: int, indirect: bool) -> int:
     return 2 * stages - 1 if indirect else stages
 
 
+def _together(p: Problem, parts: int, numbers: int) -> int:
+    """How many parts of so many numbers are read together to be added up."""
+    return min(max(1, p.tiles.add // numbers), power_of_two(parts))
+
+
 class _Common(NamedTuple):
     """What several kernels are told; tensors that are not there are not read."""
 
@@ -173,15 +181,18 @@ class _Parts(NamedTuple):
 def decode(p: Problem) -> Tensor:
     """Context (B, Hq, Lq, Ev)."""
     c = _common(p)
-    found = _soft_parts(p, c) if c.value == 0.0 and _is_number(p.alpha) else _sparse_parts(p, c)
     out = p.q.new_empty(*p.q.shape[:3], p.v.shape[3])
+    soft = c.value == 0.0 and _is_number(p.alpha)
+    found = _soft_parts(p, c) if soft else _sparse_parts(p, c, out)
+    if found is None:
+        return out
     splits = found.values.shape[1]
     sum_kernel[(out.shape[:3].numel(),)](
         found.values, found.mass, c.alphas, c.lengths, found.top, out,
         *c.counts, p.v.shape[3], c.row_tiles, splits, c.pages[1],
         SOFT=found.soft, TENSOR=not _is_number(p.alpha),
         LENGTHS=p.lengths is not None, ROWS=c.rows, VALUES=_padded(p.v),
-        MANY=min(p.tiles.add, power_of_two(splits)), num_warps=4,
+        MANY=_together(p, splits, _padded(p.v)), num_warps=4,
     )  # fmt: skip
     return out
 
@@ -216,7 +227,8 @@ def _soft_parts(p: Problem, c: _Common) -> _Parts:
     return _Parts(parts, mass, top, True)
 
 
-def _sparse_parts(p: Problem, c: _Common) -> _Parts:
+def _sparse_parts(p: Problem, c: _Common, out: Tensor) -> _Parts | None:
+    """Parts that are still to be added up, or None if ``out`` is written."""
     items, q_heads, queries, size = p.q.shape
     value_size, blocks, line, tiles = p.v.shape[3], p.blocks, p.line, p.tiles
     all_rows = items * q_heads * queries
@@ -235,8 +247,9 @@ def _sparse_parts(p: Problem, c: _Common) -> _Parts:
     )  # fmt: skip
     top, x, low = _scratch(p, 3, all_rows)
     lists = tops.new_empty(all_rows, line, dtype=torch.int32)
+    arrived = tops.new_empty(all_rows, dtype=torch.int32)
     solve_kernel[(all_rows,)](
-        c.alphas, c.lengths, scores, tops, lists, top, x, low,
+        c.alphas, c.lengths, scores, tops, lists, top, x, low, arrived,
         c.value, _ENOUGH, *c.counts, line, *c.band, c.pages[1],
         **chosen, CAUSAL=p.band is not None,
         LENGTHS=p.lengths is not None,
@@ -249,18 +262,20 @@ def _sparse_parts(p: Problem, c: _Common) -> _Parts:
     longest = pieces(blocks, splits)
     real = min(c.rows, power_of_two(p.rows))
     values = _padded(p.v)
+    by_last = splits * real * values <= _MOST_ADDED and real * values <= _MOST_OF_PART
     parts = _scratch(p, c.all_tiles, splits, c.rows, values)
     mass = _scratch(p, c.all_tiles, splits, c.rows)
     shares = tops.new_empty(c.all_tiles, splits, longest, dtype=torch.int32)
     parts_kernel[(splits, c.all_tiles)](
         p.v, c.alphas, c.lengths, c.table, scores, tops, top, x, low, shares, parts, mass,
-        c.value, *c.counts, value_size, c.row_tiles, line, longest,
+        arrived, out, c.value, *c.counts, value_size, c.row_tiles, line, longest,
         *c.band, *c.pages, *p.v.stride(),
         **chosen, **c.reading, ROUGH=p.q.dtype != torch.float32,
         STRIDED=p.v.stride(3) != 1, REAL=real,
         MANY=max(1, min(tiles.value_many // real, power_of_two(blocks))),
         WHOLE=values == value_size, VALUES=values,
+        ADD=_together(p, splits, real * values) if by_last else 0,
         maxnreg=tiles.registers if c.rows * values * p.v.element_size() <= 4096 else None,
         num_warps=tiles.value_warps, num_stages=_stages(tiles.stages, True),
     )  # fmt: skip
-    return _Parts(parts, mass, top, False)
+    return None if by_last else _Parts(parts, mass, top, False)
