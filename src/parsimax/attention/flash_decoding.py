@@ -124,6 +124,7 @@ def _launch(
     from parsimax.kernels.gpu.flash.decode import launch
 
     q = q.detach()
+    alpha = value if tensor is None else alphas_of_heads(tensor)
     problem = launch.Problem(
         q if q.stride(-1) == 1 else q.contiguous(),
         k_cache.detach(),
@@ -131,10 +132,10 @@ def _launch(
         lengths,
         block_table,
         None if attn_mask is None else attn_mask.detach(),
-        value if tensor is None else alphas_of_heads(tensor),
+        alpha,
         scale,
         None if left == right == UNLIMITED else (left, right),
-        launch.tiles_for(q, v_cache),
+        launch.tiles_for(q, v_cache, alpha),
     )
     with on_device_of(q):
         return launch.decode(problem)

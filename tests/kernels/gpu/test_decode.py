@@ -36,7 +36,7 @@ LENGTHS = (61, 0, 23)
 def _poisoned(monkeypatch):
     """Small tiles in the interpreter, and fresh memory that is not a number."""
     if not ON_GPU:
-        monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
+        monkeypatch.setattr(launch, "tiles_for", lambda *_: SMALL)
     plain = torch.Tensor.new_empty
 
     def poisoned(self, *shape, **options):
@@ -171,7 +171,7 @@ def test_who_adds_up_the_parts_of_several_tiles(monkeypatch, most, alpha):
     monkeypatch.setattr(launch, "_MOST_ADDED", most)
     if not ON_GPU:
         few = SMALL._replace(value_parts=6)
-        monkeypatch.setattr(launch, "tiles_for", lambda q, v: few)
+        monkeypatch.setattr(launch, "tiles_for", lambda *_: few)
     alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
     data = inputs(heads=2, group=3, keys=90)
     lengths = torch.tensor((90, 0, 23), device=DEVICE)
@@ -243,7 +243,7 @@ def test_values_of_blocks_without_weight_are_not_read():
 
 @pytest.mark.skipif(ON_GPU, reason="blocks are larger on a GPU")
 def test_scores_of_blocks_without_weight_are_not_written(monkeypatch):
-    monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
+    monkeypatch.setattr(launch, "tiles_for", lambda *_: SMALL)
     written = []
     plain = launch._scratch
 
@@ -356,6 +356,14 @@ def test_what_is_no_step_stays_with_the_other_kernels(monkeypatch, options):
     monkeypatch.setattr(functional, "flash_decode", pytest.fail)
     monkeypatch.setattr(flash, "flash_attention", lambda *_: "others")
     assert _call(q, k, v, **options) == "others"
+
+
+def test_few_rows_with_an_alpha_each_have_more_warps(monkeypatch):
+    monkeypatch.undo()
+    few, many = (torch.empty(items, 32, 1, 64, device="meta") for items in (1, 8))
+    alphas = torch.empty(32, device="meta")
+    assert launch.tiles_for(few, few, 1.5) == launch.tiles_for(many, many, alphas)
+    assert launch.tiles_for(few, few, alphas).solve_warps > launch.Tiles().solve_warps
 
 
 def test_scores_are_kept_only_if_they_take_little_memory():
