@@ -121,24 +121,15 @@ def _launch(
     right: int,
 ) -> Tensor:
     from parsimax.kernels.gpu import on_device_of
-    from parsimax.kernels.gpu.flash.decode import launch
+    from parsimax.kernels.gpu.flash.decode.launch import decode
+    from parsimax.kernels.gpu.flash.decode.problem import Problem
 
-    q = q.detach()
     alpha = value if tensor is None else alphas_of_heads(tensor)
-    problem = launch.Problem(
-        q if q.stride(-1) == 1 else q.contiguous(),
-        k_cache.detach(),
-        v_cache.detach(),
-        lengths,
-        block_table,
-        None if attn_mask is None else attn_mask.detach(),
-        alpha,
-        scale,
-        None if left == right == UNLIMITED else (left, right),
-        launch.tiles_for(q, v_cache, alpha),
-    )
+    band = None if left == right == UNLIMITED else (left, right)
+    q = q if q.stride(-1) == 1 else q.contiguous()
+    problem = Problem(q, k_cache, v_cache, lengths, block_table, attn_mask, alpha, scale, band)
     with on_device_of(q):
-        return launch.decode(problem)
+        return decode(problem)
 
 
 # --- torch.compile --------------------------------------------------------------------------------

@@ -8,14 +8,14 @@ from tests.contracts.gpu.device import DEVICE
 
 import parsimax as px
 from parsimax.attention import decoding, flash, flash_decoding, functional
-from parsimax.kernels.gpu.flash.decode import launch
+from parsimax.kernels.gpu.flash.decode import launch, plan, problem
 
 # what IEEE does silently on a GPU, numpy announces
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ON_GPU = DEVICE.type == "cuda"
 # Blocks of 16 keys and few programs: several of both where the interpreter takes long for each
-SMALL = launch.Tiles(
+SMALL = problem.Tiles(
     columns=16,
     rows=16,
     programs=6,
@@ -34,9 +34,10 @@ LENGTHS = (61, 0, 23)
 
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch):
-    """Small tiles in the interpreter, and fresh memory that is not a number."""
+    """Small tiles in the interpreter, and fresh memory that is not a number; no plan is known."""
+    monkeypatch.setattr(launch, "_PLANS", {})
     if not ON_GPU:
-        monkeypatch.setattr(launch, "tiles_for", lambda *_: SMALL)
+        monkeypatch.setattr(problem, "tiles_for", lambda *_: SMALL)
     plain = torch.Tensor.new_empty
 
     def poisoned(self, *shape, **options):
@@ -168,10 +169,10 @@ def test_more_rows_than_a_tile_has():
 @pytest.mark.parametrize("alpha", [1.3, torch.tensor([1.0, 1.5, 2.0, 1.2, 1.7, 2.5])])
 def test_who_adds_up_the_parts_of_several_tiles(monkeypatch, most, alpha):
     """All of a tile in another kernel, or its last program: several tiles of six parts each."""
-    monkeypatch.setattr(launch, "_MOST_ADDED", most)
+    monkeypatch.setattr(plan, "_MOST_ADDED", most)
     if not ON_GPU:
         few = SMALL._replace(value_parts=6)
-        monkeypatch.setattr(launch, "tiles_for", lambda *_: few)
+        monkeypatch.setattr(problem, "tiles_for", lambda *_: few)
     alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
     data = inputs(heads=2, group=3, keys=90)
     lengths = torch.tensor((90, 0, 23), device=DEVICE)
@@ -243,21 +244,16 @@ def test_values_of_blocks_without_weight_are_not_read():
 
 @pytest.mark.skipif(ON_GPU, reason="blocks are larger on a GPU")
 def test_scores_of_blocks_without_weight_are_not_written(monkeypatch):
-    monkeypatch.setattr(launch, "tiles_for", lambda *_: SMALL)
+    monkeypatch.setattr(problem, "tiles_for", lambda *_: SMALL)
     written = []
-    plain = launch._scratch
-
-    def watched(*arguments):
-        written.append(plain(*arguments))
-        return written[-1]
-
-    monkeypatch.setattr(launch, "_scratch", watched)
+    plain = plan.Plan.cut
+    monkeypatch.setattr(plan.Plan, "cut", lambda *x: written.append(plain(*x)) or written[-1])
     q, k, v = inputs(group=2)
     q[..., 0], k[..., 0] = 4.0, 0.0
     k[:, :, 16:32, 0] = k[:, :, 48:, 0] = -9.0  # the second block of each of two programs
     k[1:, :, :, 1] = torch.nan  # of one item alone there is something to see
     out = check(q, k, v, lengths=torch.tensor((61, 0, 0), device=DEVICE))
-    scores = written[0][:2, :64].reshape(2, 4, 16)
+    scores = written[0]["scores"].reshape(6, -1)[:2, :64].reshape(2, 4, 16)
     assert scores[:, ::2].isfinite().all()
     assert scores[:, 1::2].isnan().all()  # the memory as it was found
     assert out[0].isfinite().all()
@@ -362,8 +358,8 @@ def test_few_rows_with_an_alpha_each_have_more_warps(monkeypatch):
     monkeypatch.undo()
     few, many = (torch.empty(items, 32, 1, 64, device="meta") for items in (1, 8))
     alphas = torch.empty(32, device="meta")
-    assert launch.tiles_for(few, few, 1.5) == launch.tiles_for(many, many, alphas)
-    assert launch.tiles_for(few, few, alphas).solve_warps > launch.Tiles().solve_warps
+    assert problem.tiles_for(few, few, 1.5) == problem.tiles_for(many, many, alphas)
+    assert problem.tiles_for(few, few, alphas).solve_warps > problem.Tiles().solve_warps
 
 
 def test_scores_are_kept_only_if_they_take_little_memory():
