@@ -52,9 +52,14 @@ def test_logits_and_gradients_are_those_of_the_cpu(family: str) -> None:
     assert (logits.cpu() - wanted)[real.cpu()].abs().max() < 1e-3 * wanted.abs().max()
     logits[real].square().mean().backward()
     wanted[real.cpu()].square().mean().backward()
-    for (name, mine), theirs in zip(model.named_parameters(), exact.parameters(), strict=True):
-        if theirs.grad is not None:
-            off = (mine.grad.cpu() - theirs.grad).norm() / theirs.grad.norm().clamp_min(1e-8)
+    found = {name: x.grad for name, x in model.named_parameters()}
+    for name, x in exact.named_parameters():
+        if x.grad is not None:
+            # A bias of keys moves all scores of a query alike: its gradient is 0, and what is there
+            # are roundings of terms as large as those of its weight.
+            of_keys = name.endswith(("key.bias", "k_proj.bias"))
+            like = exact.get_parameter(name.replace("bias", "weight")) if of_keys else x
+            off = (found[name].cpu() - x.grad).norm() / like.grad.norm().clamp_min(1e-8)
             assert off < 2e-3, name
 
 

@@ -16,7 +16,8 @@ from parsimax.mappings.rowmap import fit, kernels_allowed
 from .visibility import Band, band_mask, intersect
 
 if TYPE_CHECKING:
-    from parsimax.kernels.gpu.flash.launch import Counts, Gradients, Problem
+    from parsimax.kernels.gpu.flash.launch import Counts, Gradients
+    from parsimax.kernels.gpu.flash.problem import Problem
 
 UNLIMITED = 1 << 30
 _TENSORS = 8  # q, k, v, seen, alpha, lengths, starts of queries, starts of keys
@@ -37,7 +38,7 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     # one head of queries may broadcast to many of keys, which the kernels do not know
     if max(q.shape[-1], v.shape[-1]) > LARGEST_HEAD or q.shape[1] % k.shape[1]:
         return False
-    from parsimax.kernels.gpu.flash.launch import countable
+    from parsimax.kernels.gpu.flash.problem import countable
 
     return countable(q, k, v)
 
@@ -179,7 +180,7 @@ def _problem(
     most_keys: int,
     bottom_right: bool,
 ) -> Problem:
-    from parsimax.kernels.gpu.flash.launch import Packed, Problem, tiles_for
+    from parsimax.kernels.gpu.flash.problem import Packed, Problem, tiles_for
 
     # a row of a head must lie in one piece
     q, k, v = (x.detach() if x.stride(-1) == 1 else x.detach().contiguous() for x in (q, k, v))
@@ -341,7 +342,7 @@ def _operator(
 
 @_operator.register_fake
 def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from parsimax.kernels.gpu.flash.launch import results
+    from parsimax.kernels.gpu.flash.problem import results
 
     problem = _problem(*arguments)
     q = problem.q
@@ -391,7 +392,7 @@ def _backward_operator(
 def _(
     _g: Tensor, _kept: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from parsimax.kernels.gpu.flash.launch import results
+    from parsimax.kernels.gpu.flash.problem import results
 
     want_alpha, want_scores = rest[-2:]
     problem = _problem(q, k, v, *rest[:-2])

@@ -60,7 +60,8 @@ def problem(shape: Shape, dtype: torch.dtype, device: str, seed: int = 0) -> Pro
 
     Otherwise every block of keys has one of 16 codes, and every block of queries likes some of
     them at random, that of its own position always: scores of the others are 16 lower. So it is
-    scores that make blocks empty, differently for each head and each block of queries.
+    scores that make blocks empty, differently for each head and each block of queries; how many
+    codes are liked follows from the share of visible blocks that is to be empty.
     """
     generator = torch.Generator(device).manual_seed(seed)
     full = (shape.batch, shape.heads, shape.tokens, shape.size)
@@ -77,8 +78,8 @@ def problem(shape: Shape, dtype: torch.dtype, device: str, seed: int = 0) -> Pro
         code = drawn[..., 0, :].argsort(-1).flatten(2)[..., :blocks]
         order = drawn[..., 1 : _CODES + 1, :].flatten(2, 3)[..., :blocks, :]
         order = order.scatter(-1, code[..., None], -1.0).argsort(-1).argsort(-1)
-        many = (1 - shape.empty) * _CODES + drawn[..., -1, :].flatten(2)[..., :blocks] - 0.5
-        likes = order < many.round().clamp_min(1)[..., None]
+        many = 1 + _further_codes(shape, blocks) + drawn[..., -1, :].flatten(2)[..., :blocks] - 0.5
+        likes = order < many.round()[..., None]
         of_keys = F.one_hot(code, _CODES).float() * _STRENGTH
         of_queries = (likes.float() * 2 - 1) * shape.size**0.5
         for x, marks in ((k, of_keys), (q, of_queries)):
@@ -88,6 +89,19 @@ def problem(shape: Shape, dtype: torch.dtype, device: str, seed: int = 0) -> Pro
     return Problem(
         leaves[0], leaves[1], leaves[2], alpha.requires_grad_(), g.to(dtype), shape.causal
     )
+
+
+def _further_codes(shape: Shape, blocks: int) -> float:
+    """That a block of queries must like on average, besides its own, for the share to be right.
+
+    Where it is causal the first blocks see little but themselves, and others must make up for it.
+    """
+    place = torch.arange(blocks)
+    visible = place + 1 if shape.causal else torch.full((blocks,), blocks)
+    own = 1 + place // _CODES if shape.causal else torch.full((blocks,), -(-blocks // _CODES))
+    wanted = (1 - shape.empty) * float(visible.sum()) - float(own.sum())
+    of_one_code = float((visible - own).sum()) / (_CODES - 1)
+    return min(max(wanted / max(of_one_code, 1.0), 0.0), _CODES - 1.0)
 
 
 Attend = Callable[[Problem], Tensor]

@@ -27,6 +27,7 @@ _EVEN = 1024  # a power of two: adasplash takes nothing else, and kernels may ha
 _HEADS = 4
 _RESULTS = ("output", "gradient of q", "of k", "of v", "of alpha")
 _ROWS = 64  # queries of the whole problem whose output is looked at
+_SAMPLE = 64  # blocks of queries of which it is said how many blocks are empty
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-5}
 TOLERANCE["float64"] = 1e-7  # alpha is float32 even there
 # Towards alpha = 2 a key enters the support with much of its influence on gradients at once, and
@@ -129,12 +130,12 @@ def row_weights(
 
 def empty_share(p: Problem, alpha: float = 1.5) -> float:
     """The share of visible blocks without any weight, from a sample of blocks of queries."""
-    queries = p.q.shape[2]
+    items, heads, queries, _ = p.q.shape
     blocks = -(-queries // BLOCK)
     dead = seen = 0
-    for block in torch.linspace(0, blocks - 1, min(blocks, 8)).long().tolist():
+    for number, block in enumerate(torch.linspace(0, blocks - 1, _SAMPLE).long().tolist()):
         rows = torch.arange(block * BLOCK, min((block + 1) * BLOCK, queries), device=p.q.device)
-        weights = row_weights(p, 0, block % p.q.shape[1], rows, alpha)
+        weights = row_weights(p, number % items, number // items % heads, rows, alpha)
         visible = block + 1 if p.causal else blocks
         padded = torch.nn.functional.pad(weights, (0, blocks * BLOCK - weights.shape[1]))
         alive = padded.reshape(len(rows), blocks, BLOCK).amax((0, 2)) > 0

@@ -9,7 +9,8 @@ from tests.contracts.gpu.device import DEVICE
 import parsimax as px
 from parsimax.attention import flash, functional, visibility
 from parsimax.attention.visibility import Band
-from parsimax.kernels.gpu.flash import launch
+from parsimax.kernels.gpu.flash import launch, tables
+from parsimax.kernels.gpu.flash import problem as problems
 from parsimax.seq2seq.models import TransformerSettings, build
 from parsimax.seq2seq.models.settings import LEARNED
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ON_GPU = DEVICE.type == "cuda"
 # In the interpreter a program takes a second; blocks of 16 make several of them of little.
-SMALL = launch.Tiles(16, 16, 4, 1, launch.First(32, 32, 4, 1), None)
+SMALL = problems.Tiles(16, 16, 4, 1, problems.First(32, 32, 4, 1), None)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 PER_HEAD = (1.0, 1.3, 2.0, 1.02)
 CAUSAL = Band(right=0)
@@ -28,7 +29,7 @@ EVERYTHING = Band()
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     if not ON_GPU:
-        monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
+        monkeypatch.setattr(problems, "tiles_for", lambda q, v: SMALL)
 
 
 def inputs(dtype=torch.float32, *, items=1, heads=2, groups=1, queries=18, keys=37, size=8, ev=8):
@@ -307,7 +308,7 @@ def test_blocks_without_weight_are_left_out():
     q, k, v = inputs(heads=1, queries=16, keys=64)
     q[..., 0], k[..., 0] = 4.0, 0.0
     k[:, :, 16:48, 0] = -9.0  # these two blocks are far below the others
-    problem = launch.Problem(q, k, v, None, 1.5, 0.5, tiles=SMALL)
+    problem = problems.Problem(q, k, v, None, 1.5, 0.5, tiles=SMALL)
     _, saved = launch.forward(problem, train=True)
     weights = px.entmax(0.5 * q.double() @ k.double().mT, 1.5)
     expected = weights.reshape(1, 1, 16, 4, 16).amax((2, 4)) > 0
@@ -318,7 +319,7 @@ def test_blocks_without_weight_are_left_out():
 def test_scratch_of_few_tall_blocks_at_a_time_gives_the_same_bits(monkeypatch):
     """Heads and items follow each other, and the last tall block of each is not whole."""
     q, k, v = inputs(items=2, queries=40, keys=20)
-    problem = launch.Problem(q, k, v, None, 1.5, 0.5, (flash.UNLIMITED, 0), tiles=SMALL)
+    problem = problems.Problem(q, k, v, None, 1.5, 0.5, (flash.UNLIMITED, 0), tiles=SMALL)
     whole, saved = launch.forward(problem, train=True)
     monkeypatch.setattr(launch, "_TOGETHER", 3)
     monkeypatch.setattr(launch, "_SCRATCH", 1)
@@ -333,22 +334,27 @@ def test_grids_have_one_dimension(monkeypatch):
     grids = {}
 
     class Recorder:
-        def __init__(self, name):
-            self.name, self.kernel = name, getattr(launch, name)
+        def __init__(self, name, kernel):
+            self.name, self.kernel = name, kernel
 
         def __getitem__(self, grid):
             grids[self.name] = grid
             return self.kernel[grid]
 
-    names = [name for name in vars(launch) if name.endswith("_kernel")] + ["compact"]
-    for name in names:
-        monkeypatch.setattr(launch, name, Recorder(name))
+    kernels = {
+        name: (module, kernel)
+        for module in (launch, tables)
+        for name, kernel in vars(module).items()
+        if name.endswith("_kernel") or name == "compact"
+    }
+    for name, (module, kernel) in kernels.items():
+        monkeypatch.setattr(module, name, Recorder(name, kernel))
     q, k, v = inputs(heads=1, queries=3, keys=5)
     out = flash.flash_attention(q.requires_grad_(), k, v, None, CAUSAL, None, 1.5, 0.5)
     torch.autograd.grad(out.sum(), q)
     seen = torch.ones(5, dtype=torch.bool, device=DEVICE)
     flash.count(q.detach(), k, seen, CAUSAL, None, 1.5, 0.5, 16)
-    assert set(names) - set(grids) == {"tables_kernel"}  # of packed sequences
+    assert set(kernels) - set(grids) == {"tables_kernel"}  # of packed sequences
     assert all(len(grid) == 1 for grid in grids.values())
 
 

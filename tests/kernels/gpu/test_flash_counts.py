@@ -9,20 +9,20 @@ from tests.contracts.gpu.device import DEVICE
 import parsimax as px
 from parsimax.attention import flash, measuring
 from parsimax.attention.visibility import Band
-from parsimax.kernels.gpu.flash import launch
+from parsimax.kernels.gpu.flash import problem as problems
 
 # what IEEE does silently on a GPU, numpy announces
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ON_GPU = DEVICE.type == "cuda"
-SMALL = launch.Tiles(16, 16, 4, 1, launch.First(32, 32, 4, 1), None)
+SMALL = problems.Tiles(16, 16, 4, 1, problems.First(32, 32, 4, 1), None)
 FIELDS = ("support", "visible", "live_blocks", "visible_blocks")
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     if not ON_GPU:
-        monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
+        monkeypatch.setattr(problems, "tiles_for", lambda q, v: SMALL)
 
 
 def inputs(dtype=torch.float32, *, items=1, heads=2, groups=1, queries=18, keys=69, size=8):

@@ -9,13 +9,13 @@ from tests.contracts.gpu.device import DEVICE
 import parsimax as px
 from parsimax.attention import flash, varlen
 from parsimax.attention.visibility import Band
-from parsimax.kernels.gpu.flash import launch
+from parsimax.kernels.gpu.flash import problem as problems
 
 # what IEEE does silently on a GPU, numpy announces
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ON_GPU = DEVICE.type == "cuda"
-SMALL = launch.Tiles(16, 16, 4, 1, launch.First(32, 32, 4, 1), None)
+SMALL = problems.Tiles(16, 16, 4, 1, problems.First(32, 32, 4, 1), None)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 # a sequence of several blocks, empty ones, one of a query without keys, one of keys alone
 QUERIES, KEYS = (18, 0, 3, 0, 5, 1), (37, 0, 0, 4, 3, 17)
@@ -24,7 +24,7 @@ QUERIES, KEYS = (18, 0, 3, 0, 5, 1), (37, 0, 0, 4, 3, 17)
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     if not ON_GPU:
-        monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
+        monkeypatch.setattr(problems, "tiles_for", lambda q, v: SMALL)
 
 
 def starts(lengths, dtype=torch.int32):
@@ -147,8 +147,8 @@ def test_starts_that_cannot_be_give_nan_and_touch_nothing_else(case):
 def test_only_blocks_that_may_exist_take_memory():
     queries = (1000, *(1,) * 200)
     q = torch.empty(1, 2, sum(queries), 8)
-    packed = launch.Packed(starts(queries), starts(queries), 1000, 1000, False)
-    problem = launch.Problem(q, q, q, None, 1.5, 1.0, tiles=SMALL, packed=packed)
+    packed = problems.Packed(starts(queries), starts(queries), 1000, 1000, False)
+    problem = problems.Problem(q, q, q, None, 1.5, 1.0, tiles=SMALL, packed=packed)
     needed = sum(-(-n // 32) * 2 for n in queries)
     assert needed <= problem.row_blocks < 1.1 * needed
     assert problem.key_blocks == 63

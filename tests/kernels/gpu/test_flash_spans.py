@@ -9,13 +9,14 @@ from tests.contracts.gpu.device import DEVICE
 import parsimax as px
 from parsimax.attention import flash
 from parsimax.attention.visibility import Band
-from parsimax.kernels.gpu.flash import launch
+from parsimax.kernels.gpu.flash import problem as problems
+from parsimax.kernels.gpu.flash import tables
 
 # what IEEE does silently on a GPU, numpy announces
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ON_GPU = DEVICE.type == "cuda"
-SMALL = launch.Tiles(16, 16, 4, 1, launch.First(32, 32, 4, 1), None)
+SMALL = problems.Tiles(16, 16, 4, 1, problems.First(32, 32, 4, 1), None)
 KEYS = 53
 # the same operations on the same numbers; a compiler may still fuse them otherwise
 SAME = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2} if ON_GPU else {}
@@ -25,7 +26,7 @@ EVERYTHING, CAUSAL = Band(), Band(right=0, offset=KEYS - 5)
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     if not ON_GPU:
-        monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
+        monkeypatch.setattr(problems, "tiles_for", lambda q, v: SMALL)
 
 
 def inputs(dtype=torch.float32, *, items=3, queries=5, keys=KEYS):
@@ -62,16 +63,16 @@ def same(made, expected):
 def problem(seen, lengths=None):
     q, k, v = inputs(items=seen.shape[0], keys=seen.shape[3])
     whole = seen.expand(*q.shape[:3], k.shape[2])
-    return launch.Problem(q, k, v, whole, 1.5, 0.5, lengths=lengths, tiles=SMALL)
+    return problems.Problem(q, k, v, whole, 1.5, 0.5, lengths=lengths, tiles=SMALL)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("many", [32, 4096])
 def test_spans_are_those_of_a_loop(share, many, monkeypatch):
-    monkeypatch.setattr(launch, "_MASK_AT_ONCE", many)
+    monkeypatch.setattr(tables, "_MASK_AT_ONCE", many)
     seen = torch.rand(4, 1, 1, 100, generator=torch.Generator().manual_seed(0)) >= share
     lengths = torch.tensor([100, 64, 63, 0], dtype=torch.int32)
-    table = launch.spans(problem(seen.to(DEVICE), lengths.to(DEVICE)))
+    table = tables.spans(problem(seen.to(DEVICE), lengths.to(DEVICE)))
     numbers, bits = table[:16].view(4, 4).tolist(), table[16:].view(4, 4).tolist()
     for item, (end, begin, run_start, run_stop) in enumerate(numbers):
         visible = [bool(x) and i < lengths[item] for i, x in enumerate(seen[item, 0, 0])]
@@ -85,11 +86,11 @@ def test_spans_are_those_of_a_loop(share, many, monkeypatch):
 
 def test_only_masks_that_are_the_same_for_heads_and_queries_are_read_so():
     seen = padding()
-    assert launch.spans(problem(seen)) is not None
-    assert launch.spans(problem(seen[:1].expand(3, -1, -1, -1))) is not None
-    assert launch.spans(problem(seen.expand(3, 4, 1, KEYS).contiguous())) is None
-    assert launch.spans(problem(seen.expand(3, 1, 5, KEYS).contiguous())) is None
-    assert launch.spans(problem(seen.float())) is None
+    assert tables.spans(problem(seen)) is not None
+    assert tables.spans(problem(seen[:1].expand(3, -1, -1, -1))) is not None
+    assert tables.spans(problem(seen.expand(3, 4, 1, KEYS).contiguous())) is None
+    assert tables.spans(problem(seen.expand(3, 1, 5, KEYS).contiguous())) is None
+    assert tables.spans(problem(seen.float())) is None
 
 
 @pytest.mark.parametrize(

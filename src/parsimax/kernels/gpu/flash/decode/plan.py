@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from parsimax.kernels.gpu.chain import Chain, Launch
-from parsimax.kernels.gpu.flash.launch import UNLIMITED, _kind, _mask_kind
+from parsimax.kernels.gpu.flash.arguments import kind_of, mask_kind
+from parsimax.kernels.gpu.flash.problem import UNLIMITED
 from parsimax.kernels.gpu.sizes import pieces, power_of_two
 
 from .output import parts_kernel
@@ -88,7 +89,7 @@ class _Writer:
             "ROWS": self.cut.rows,
             "COLUMNS": self.cut.tiles.columns,
         }
-        kind, near = _kind(p.alpha)
+        kind, near = kind_of(p.alpha)
         self.chosen = {"KIND": kind, "NEAR": near, "TENSOR": self.tensor}
 
     def launches(self) -> list[Launch]:
@@ -127,7 +128,7 @@ class _Writer:
             *p.q.stride()[:3], *p.k.stride(), *p.v.stride(), *self.seen_steps,
         )  # fmt: skip
         options = {
-            **self.reading, "MASK": _mask_kind(p.seen),
+            **self.reading, "MASK": mask_kind(p.seen),
             "K_STRIDED": p.k.stride(3) != 1, "V_STRIDED": p.v.stride(3) != 1,
             "WHOLE": self.size == p.q.shape[3], "SIZE": self.size,
             "WHOLE_VALUES": self.values == p.v.shape[3], "VALUES": self.values,
@@ -147,7 +148,7 @@ class _Writer:
             *self.band, *self.pages, *p.q.stride()[:3], *p.k.stride(), *self.seen_steps,
         )  # fmt: skip
         options = {
-            **self.reading, "TENSOR": self.tensor, "MASK": _mask_kind(p.seen),
+            **self.reading, "TENSOR": self.tensor, "MASK": mask_kind(p.seen),
             "STRIDED": p.k.stride(3) != 1, "WHOLE": self.size == p.q.shape[3], "SIZE": self.size,
             "num_warps": cut.tiles.warps, "num_stages": self.stages(p.table is not None),
         }  # fmt: skip
