@@ -30,7 +30,7 @@ class Chain:
     """Launches on one device, which is the current one whenever it is called."""
 
     def __init__(self, launches: Sequence[Launch]) -> None:
-        self._launches = launches
+        self._launches: Sequence[Launch] = launches
         self._ready: list[tuple[Any, ...]] = []
 
     @property
@@ -53,7 +53,7 @@ class Chain:
             rest = (*numbers, *constants)
             ready.append((compiled, run, sizes, function, metadata, itemgetter(*which), rest))
         if len(ready) == len(self._launches):
-            self._ready = ready
+            self._ready, self._launches = ready, ()  # hundreds may be kept, and are looked through
 
     def again(self, addresses: Sequence[int]) -> None:
         """Launch all with tensors that lie at these addresses."""

@@ -42,27 +42,28 @@ class Plan:
         self.shape = (*p.q.shape[:3], p.v.shape[3])
         self.room = 0
         self.places: list[int] = []
-        self._names = list(GIVEN)
-        self._types: list[tuple[torch.dtype, int]] = []
+        self._which = {name: i for i, name in enumerate(GIVEN)}
+        self._pieces: list[tuple[torch.dtype, int]] = []
         self.chain = Chain(_Writer(self, p).launches())
 
     def piece(self, name: str, numbers: int, dtype: torch.dtype = torch.float32) -> None:
         """Room for so many numbers of four bytes."""
-        self._names.append(name)
-        self._types.append((dtype, numbers))
+        self._which[name] = len(self._which)
+        self._pieces.append((dtype, numbers))
         self.places.append(4 * self.room)
         self.room += pieces(numbers, _ALIGNED) * _ALIGNED
 
     def which(self, names: str) -> tuple[int, ...]:
         """Places of tensors among all."""
-        return tuple(self._names.index(name) for name in names.split())
+        return tuple([self._which[name] for name in names.split()])
 
     def cut(self, scratch: Tensor) -> dict[str, Tensor]:
         """The pieces as tensors, by their names."""
         found = {}
-        names = self._names[len(GIVEN) :]
-        for name, place, (dtype, numbers) in zip(names, self.places, self._types, strict=True):
-            found[name] = scratch[place // 4 : place // 4 + numbers].view(dtype)
+        names = [*self._which][len(GIVEN) :]
+        for name, place, (dtype, numbers) in zip(names, self.places, self._pieces, strict=True):
+            piece = scratch[place // 4 : place // 4 + numbers]
+            found[name] = piece if dtype == scratch.dtype else piece.view(dtype)
         return found
 
 
