@@ -78,7 +78,8 @@ def decode(
     _check_shapes(q, k_cache, v_cache, block_table)
     pages = 1 if block_table is None else block_table.shape[1]
     capacity = k_cache.shape[2] * pages
-    split_mask(attn_mask, torch.Size((*q.shape[:3], capacity)))
+    if attn_mask is not None:
+        split_mask(attn_mask, torch.Size((*q.shape[:3], capacity)))
     check_lengths(lengths, q.shape[0], capacity)
     check_table(block_table, lengths, k_cache)
     enable_gqa = check_flag(enable_gqa, "enable_gqa")

@@ -6,6 +6,7 @@ a step can be captured in a CUDA graph.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -42,18 +43,20 @@ def decoding_alpha(
         return None
     if not few_queries(q, k_cache, v_cache, attn_mask, alpha):
         return None
-    one = q[:1], k_cache[:1], v_cache[:1]  # pages are no items
-    return kernel_alpha(*one, alpha, mapping, 0.0)
+    return kernel_alpha(q, k_cache, v_cache, alpha, mapping, 0.0, paged=True)
 
 
 def few_queries(q: Tensor, *others: object) -> bool:
     """Whether there are so few that scores can be kept, all lies here, and none has a gradient."""
     if q.shape[2] > _MOST_QUERIES:
         return False
-    inputs = [q, *(x for x in others if isinstance(x, Tensor))]
-    if any(x.device != q.device for x in inputs):
-        return False
-    return not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs))
+    learned = q.requires_grad
+    for x in others:
+        if isinstance(x, Tensor):
+            if x.device != q.device:
+                return False
+            learned = learned or x.requires_grad
+    return not (learned and torch.is_grad_enabled())
 
 
 def few_scores(q: Tensor, k: Tensor) -> bool:
@@ -86,7 +89,8 @@ def flash_decode(
     scale: float,
 ) -> Tensor:
     """Context (B, Hq, Lq, Ev); ``reach`` is how far a query sees before and after its position."""
-    left, right = (UNLIMITED if side is None else min(side, UNLIMITED) for side in reach)
+    left = UNLIMITED if reach[0] is None else min(reach[0], UNLIMITED)
+    right = UNLIMITED if reach[1] is None else min(reach[1], UNLIMITED)
     if q.shape[2] == 1:  # it stands at the last key
         right = UNLIMITED
     if attn_mask is not None:
@@ -120,24 +124,24 @@ def _launch(
     left: int,
     right: int,
 ) -> Tensor:
-    from parsimax.kernels.gpu import on_device_of
-    from parsimax.kernels.gpu.flash.decode import launch
-
-    q = q.detach()
-    problem = launch.Problem(
-        q if q.stride(-1) == 1 else q.contiguous(),
-        k_cache.detach(),
-        v_cache.detach(),
-        lengths,
-        block_table,
-        None if attn_mask is None else attn_mask.detach(),
-        value if tensor is None else alphas_of_heads(tensor),
-        scale,
-        None if left == right == UNLIMITED else (left, right),
-        launch.tiles_for(q, v_cache),
-    )
+    on_device_of, decode, problem_of = _kernels()
+    alpha = value if tensor is None else alphas_of_heads(tensor)
+    band = None if left == right == UNLIMITED else (left, right)
+    q = q if q.stride(-1) == 1 else q.contiguous()
+    problem = problem_of(q, k_cache, v_cache, lengths, block_table, attn_mask, alpha, scale, band)
     with on_device_of(q):
-        return launch.decode(problem)
+        out: Tensor = decode(problem)
+        return out
+
+
+@cache
+def _kernels() -> tuple[Any, Any, Any]:
+    """What is imported only where it is needed; to look it up takes a step three microseconds."""
+    from parsimax.kernels.gpu import on_device_of
+    from parsimax.kernels.gpu.flash.decode.launch import decode
+    from parsimax.kernels.gpu.flash.decode.problem import Problem
+
+    return on_device_of, decode, Problem
 
 
 # --- torch.compile --------------------------------------------------------------------------------

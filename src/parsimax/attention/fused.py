@@ -27,13 +27,17 @@ def kernel_alpha(
     alpha: float | Tensor,
     mapping: Mapping | None,
     dropout_p: float,
+    paged: bool = False,
 ) -> float | Tensor | None:
-    """The alpha to call a kernel with, or None if the plain path must do it."""
+    """The alpha to call a kernel with, or None if the plain path must do it.
+
+    The first dimension of k and v is that of q, unless they are pages.
+    """
     if dropout_p > 0 or q.device.type != "cuda" or not q.ndim == k.ndim == v.ndim == 4:
         return None
     if not q.dtype == k.dtype == v.dtype or choose("auto", q) != "triton":
         return None
-    if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[1] != v.shape[1]:
+    if not (paged or q.shape[0] == k.shape[0]) or k.shape[:2] != v.shape[:2]:
         return None
     compiling = torch.compiler.is_compiling()
     if not compiling and (transform_or_forward_mode() or without_values(q)):

@@ -42,6 +42,8 @@ def fits(shape: torch.Size, target: torch.Size) -> bool:
 
 def read_window(window: object) -> tuple[int | None, int | None]:
     """How far a query sees to the left and to the right of its position; None is without end."""
+    if window is None:
+        return None, None
     sides = window if isinstance(window, tuple | list) else (window, window)
     if len(sides) != 2 or not all(_is_reach(side) for side in sides):
         raise ValueError(

@@ -8,14 +8,14 @@ from tests.contracts.gpu.device import DEVICE
 
 import parsimax as px
 from parsimax.attention import decoding, flash, flash_decoding, functional
-from parsimax.kernels.gpu.flash.decode import launch
+from parsimax.kernels.gpu.flash.decode import launch, plan, problem
 
 # what IEEE does silently on a GPU, numpy announces
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ON_GPU = DEVICE.type == "cuda"
 # Blocks of 16 keys and few programs: several of both where the interpreter takes long for each
-SMALL = launch.Tiles(
+SMALL = problem.Tiles(
     columns=16,
     rows=16,
     programs=6,
@@ -26,7 +26,7 @@ SMALL = launch.Tiles(
     few=1,
     many=2,
     value_many=4,
-    add=2,
+    add=32,
 )
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 LENGTHS = (61, 0, 23)
@@ -34,9 +34,10 @@ LENGTHS = (61, 0, 23)
 
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch):
-    """Small tiles in the interpreter, and fresh memory that is not a number."""
+    """Small tiles in the interpreter, and fresh memory that is not a number; no plan is known."""
+    monkeypatch.setattr(launch, "_PLANS", {})
     if not ON_GPU:
-        monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
+        monkeypatch.setattr(problem, "tiles_for", lambda *_: SMALL)
     plain = torch.Tensor.new_empty
 
     def poisoned(self, *shape, **options):
@@ -164,6 +165,23 @@ def test_more_rows_than_a_tile_has():
     check(*inputs(group=9, queries=2), reach=(None, 0))
 
 
+@pytest.mark.parametrize("most", [0, 1 << 20])
+@pytest.mark.parametrize("alpha", [1.3, torch.tensor([1.0, 1.5, 2.0, 1.2])])
+def test_who_adds_up_the_parts_of_several_tiles(monkeypatch, most, alpha):
+    """All of a tile in another kernel, or its last program: several tiles of six parts each."""
+    monkeypatch.setattr(plan, "_MOST_ADDED", most)
+    if not ON_GPU:
+        few = SMALL._replace(value_parts=6)
+        monkeypatch.setattr(problem, "tiles_for", lambda *_: few)
+    alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
+    data = inputs(heads=2, group=2, keys=90)
+    lengths = torch.tensor((90, 0, 23), device=DEVICE)
+    for cache in data[1:]:
+        cache[0] = cache[0].where(~cache[0].isnan(), 0.5)
+    first = check(*data, alpha, lengths=lengths)
+    assert torch.equal(first, check(*data, alpha, lengths=lengths))
+
+
 def test_caches_with_any_strides_are_not_copied(monkeypatch):
     q, k, v = inputs(group=2)
     right = expected(q, k, v, 1.5, LENGTHS)
@@ -226,21 +244,16 @@ def test_values_of_blocks_without_weight_are_not_read():
 
 @pytest.mark.skipif(ON_GPU, reason="blocks are larger on a GPU")
 def test_scores_of_blocks_without_weight_are_not_written(monkeypatch):
-    monkeypatch.setattr(launch, "tiles_for", lambda q, v: SMALL)
+    monkeypatch.setattr(problem, "tiles_for", lambda *_: SMALL)
     written = []
-    plain = launch._scratch
-
-    def watched(*arguments):
-        written.append(plain(*arguments))
-        return written[-1]
-
-    monkeypatch.setattr(launch, "_scratch", watched)
+    plain = plan.Plan.cut
+    monkeypatch.setattr(plan.Plan, "cut", lambda *x: written.append(plain(*x)) or written[-1])
     q, k, v = inputs(group=2)
     q[..., 0], k[..., 0] = 4.0, 0.0
     k[:, :, 16:32, 0] = k[:, :, 48:, 0] = -9.0  # the second block of each of two programs
     k[1:, :, :, 1] = torch.nan  # of one item alone there is something to see
     out = check(q, k, v, lengths=torch.tensor((61, 0, 0), device=DEVICE))
-    scores = written[0][:2, :64].reshape(2, 4, 16)
+    scores = written[0]["scores"].reshape(6, -1)[:2, :64].reshape(2, 4, 16)
     assert scores[:, ::2].isfinite().all()
     assert scores[:, 1::2].isnan().all()  # the memory as it was found
     assert out[0].isfinite().all()
@@ -341,6 +354,14 @@ def test_what_is_no_step_stays_with_the_other_kernels(monkeypatch, options):
     assert _call(q, k, v, **options) == "others"
 
 
+def test_few_rows_with_an_alpha_each_have_more_warps(monkeypatch):
+    monkeypatch.undo()
+    few, many = (torch.empty(items, 32, 1, 64, device="meta") for items in (1, 8))
+    alphas = torch.empty(32, device="meta")
+    assert problem.tiles_for(few, few, 1.5) == problem.tiles_for(many, many, alphas)
+    assert problem.tiles_for(few, few, alphas).solve_warps > problem.Tiles().solve_warps
+
+
 def test_scores_are_kept_only_if_they_take_little_memory():
     few = flash_decoding.few_scores
 
@@ -368,6 +389,25 @@ def test_lengths_that_are_no_power_of_two(monkeypatch, dtype, size):
     options = {"lengths": torch.tensor(lengths, device=DEVICE), "scale": size**-0.5}
     check(*data, 1.5, **options)
     check(*data, torch.linspace(1.0, 2.0, 16, device=DEVICE), page=16, **options)
+
+
+@gpu
+def test_the_same_bits_whoever_comes_last():
+    """Parts of a tile are added up in their order, not in that in which programs end."""
+    q, k, v = inputs(torch.bfloat16, heads=8, group=4, keys=20_011, size=128, ev=128)
+    k, v = (draw(torch.bfloat16, 3, 8, 20_011, 128, seed=seed) for seed in (1, 2))
+    lengths = torch.tensor((20_011, 0, 517), device=DEVICE)
+    first = px.attention.decode(q, k, v, lengths, enable_gqa=True)
+    right = expected(q, k, v, 1.5, lengths, scale=128**-0.5)
+    assert (first.double() - right).norm() <= 1e-2 * right.norm()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    found = []
+    for turn in range(200):
+        with torch.cuda.stream(streams[turn % 2]):
+            found.append(px.attention.decode(q, k, v, lengths, enable_gqa=True))
+    torch.cuda.synchronize()
+    assert all(torch.equal(first, one) for one in found)
 
 
 @gpu

@@ -7,7 +7,7 @@ and sizes are multiples of 16, and constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,19 @@ from .approx import INTERPRETED
 # built for the CPU has neither, and needs none.
 current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+def hooked() -> bool:
+    """Whether someone, such as a profiler, wants to see launches."""
+    hooks = triton.knobs.runtime
+    enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
+
+
+def current_stream(device: int) -> int:
+    """The stream to launch on, as a number."""
+    stream: int = _current_stream(device)
+    return stream
 
 
 class Prepared:
@@ -42,13 +55,15 @@ class Prepared:
             self._known[device] = compiled, run, function, compiled.packed_metadata, constants
             return
         compiled, run, function, metadata, constants = known
-        hooks = triton.knobs.runtime
-        enter, leave = hooks.launch_enter_hook, hooks.launch_exit_hook
-        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):  # a profiler's
+        if hooked():
             compiled[grid](*arguments, *constants)
             return
         stream = _current_stream(device)
         run(*grid, stream, function, metadata, None, None, None, *arguments, *constants)
+
+    def known_here(self) -> tuple[Any, ...]:
+        """What a launch on the current device takes, after the first one."""
+        return self._known[current_device()]
 
 
 _SORTS: dict[int, tuple[bool, bool, bool]] = {}  # of integers that have been arguments
@@ -72,6 +87,10 @@ class _Quick:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        self.prepared_for(arguments, options)((*grid, 1, 1)[:3], *arguments)
+
+    def prepared_for(self, arguments: Sequence[Any], options: dict[str, Any]) -> Prepared:
+        """The kernel for these constants, and for all arguments that Triton sees as these."""
         sort = tuple(
             [  # in place, since a kernel may have twenty arguments
                 (x.dtype, x.data_ptr() % 16 == 0)
@@ -82,7 +101,7 @@ class _Quick:
                 for x in arguments
             ]
         )
-        self.prepared(sort, options)((*grid, 1, 1)[:3], *arguments)
+        return self.prepared(sort, options)
 
     def prepared(self, sort: Hashable, options: dict[str, Any]) -> Prepared:
         """The kernel for these constants, and for arguments of which ``sort`` tells all."""
@@ -101,3 +120,8 @@ def quick(kernel: Any) -> Any:
 def prepare(kernel: Any, sort: Hashable, options: dict[str, Any]) -> Prepared | None:
     """A quick kernel for arguments of one sort, for those who know it; None if interpreted."""
     return kernel.prepared(sort, options) if isinstance(kernel, _Quick) else None
+
+
+def prepare_for(kernel: Any, arguments: Sequence[Any], options: dict[str, Any]) -> Prepared | None:
+    """A quick kernel for arguments of the sort of these; None if interpreted."""
+    return kernel.prepared_for(arguments, options) if isinstance(kernel, _Quick) else None

@@ -1,4 +1,4 @@
-"""The weighted sum over the live blocks of each tile, in equal parts."""
+"""The weighted sum over the live blocks of each tile, in equal parts, and of these the output."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from parsimax.kernels.gpu.quick import quick
 
 from .lists import list_above
 from .places import cache_rows, item_keys, seen_blocks
+from .total import sum_rows
 
 
 @quick
 @triton.jit(do_not_specialize=["queries", "capacity", "pages"])
 def parts_kernel(
     v_ptr, a_ptr, lengths_ptr, table_ptr, scores_ptr, tops_ptr, top_ptr, x_ptr, low_ptr,
-    list_ptr, parts_ptr, mass_ptr,
+    list_ptr, parts_ptr, mass_ptr, arrived_ptr, out_ptr,
     value, heads, group, queries, capacity, value_size, row_tiles, blocks, longest, left, right,
     pages, lengths_step, table_row, table_column, v_item, v_head, v_row, v_part,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, PAGED: tl.constexpr, PAGE: tl.constexpr,
     STRIDED: tl.constexpr, ROWS: tl.constexpr, REAL: tl.constexpr, COLUMNS: tl.constexpr,
-    MANY: tl.constexpr, WHOLE: tl.constexpr, VALUES: tl.constexpr,
+    MANY: tl.constexpr, WHOLE: tl.constexpr, VALUES: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Values under p, and its mass, over one of several equal parts of the live blocks.
 
-    Of the ROWS of a tile at most REAL are there.
+    Of the ROWS of a tile at most REAL are there. The last program of a tile to come here adds up
+    its parts, ADD at a time, unless that is 0; who was here is counted from the 0 that is found.
     """
     part, parts = tl.program_id(0), tl.num_programs(0)
     tile = tl.program_id(1)
@@ -84,3 +86,13 @@ def parts_kernel(
     row = slot * ROWS + tl.arange(0, ROWS)
     tl.store(parts_ptr + row[:, None] * VALUES + columns[None, :], out, mask=there[:, None])
     tl.store(mass_ptr + row, tl.sum(mass, 1), mask=there)
+    if ADD > 0:
+        tl.debug_barrier()  # of one thread that counts, and all that have written
+        before = tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel")
+        if before == parts - 1:
+            sum_rows(
+                tl.arange(0, REAL), tile,
+                parts_ptr, mass_ptr, a_ptr, lengths_ptr, top_ptr, out_ptr,
+                heads, group, queries, capacity, value_size, row_tiles, parts, lengths_step,
+                False, TENSOR, LENGTHS, ROWS, VALUES, ADD,
+            )  # fmt: skip

@@ -225,14 +225,15 @@ def _halve(
 @triton.jit(do_not_specialize=["queries", "capacity"])
 def solve_kernel(
     a_ptr, lengths_ptr, scores_ptr, tops_ptr, list_ptr, top_ptr, x_ptr, low_ptr,
-    value, enough, heads, group, queries, capacity, blocks, left, right, lengths_step,
+    arrived_ptr, value, enough, heads, group, queries, capacity, blocks, left, right, lengths_step,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr,
     HOLD: tl.constexpr, FEW: tl.constexpr, COLUMNS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """One query: its largest score, the unknown, and the score below which nothing has weight.
 
-    The last is +inf for a row that sees nothing, or is no row of numbers.
+    The last is +inf for a row that sees nothing, or is no row of numbers. Those who will read the
+    values are counted from 0, in no more places than there are queries.
     """
     row = tl.program_id(0)
     item, head = row // (heads * group * queries), row // queries % (heads * group)
@@ -280,3 +281,4 @@ def solve_kernel(
     tl.store(top_ptr + here, top)
     tl.store(x_ptr + here, x)
     tl.store(low_ptr + here, tl.where(good, low, float("inf")))
+    tl.store(arrived_ptr + here, tl.zeros([1], tl.int32))
