@@ -72,6 +72,22 @@ def test_later_calls_need_addresses_alone() -> None:
 
 
 @pytest.mark.usefixtures("_device")
+def test_two_threads_that_are_first() -> None:
+    """The second has seen that nothing was ready, and then waits until the other is done."""
+    calls: list[Any] = []
+    chain = Chain(_launches(quick._Quick, calls))
+    tensors = [torch.zeros(16) for _ in range(3)]
+    chain.first(tensors)
+    calls.clear()
+    chain.first(tensors)
+    assert [(call[4], call[9:11]) for call in calls] == [
+        ("one", (tensors[0].data_ptr(), tensors[2].data_ptr())),
+        ("two", (tensors[2].data_ptr(), tensors[1].data_ptr())),
+    ]
+    assert chain.ready
+
+
+@pytest.mark.usefixtures("_device")
 def test_a_profiler_sees_every_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     chain = Chain(_launches(quick._Quick, calls))

@@ -40,8 +40,11 @@ class Chain:
 
     def first(self, tensors: Sequence[Tensor]) -> None:
         """Launch all with these tensors, compile what has not been, and be ready if all could."""
-        ready = []
-        for kernel, grid, which, numbers, options in self._launches:
+        ready, launches = [], self._launches
+        if not launches:  # another thread was first, while this one came here
+            self.again([*map(Tensor.data_ptr, tensors)])
+            return
+        for kernel, grid, which, numbers, options in launches:
             arguments = (*(tensors[i] for i in which), *numbers)
             prepared = quick.prepare_for(kernel, arguments, options)
             if prepared is None:
@@ -52,8 +55,10 @@ class Chain:
             compiled, run, function, metadata, constants = prepared.known_here()
             rest = (*numbers, *constants)
             ready.append((compiled, run, sizes, function, metadata, itemgetter(*which), rest))
-        if len(ready) == len(self._launches):
-            self._ready, self._launches = ready, ()  # hundreds may be kept, and are looked through
+        if len(ready) == len(launches):
+            # in this order, for other threads; hundreds may be kept, and are looked through
+            self._ready = ready
+            self._launches = ()
 
     def again(self, addresses: Sequence[int]) -> None:
         """Launch all with tensors that lie at these addresses."""

@@ -78,7 +78,7 @@ class Thresholds(NamedTuple):
 
 
 def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thresholds:
-    """Where weights begin, and which blocks of keys have any; for the table see _pointers."""
+    """Where weights begin, and which blocks of keys have any; for the table see ``pointers``."""
     items, heads, queries, size = p.q.shape
     first, rows = p.tiles.first, p.tiles.rows
     top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
