@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import parsimax as px
+from parsimax.attention.inputs import check_scale
 
 Q, K, V = torch.zeros(2, 4, 3, 8), torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 5, 6)
 ONE = {"q": Q[0, 0], "k": K[0, 0], "v": V[0, 0]}  # without batch and heads
@@ -101,6 +103,12 @@ def test_signature_is_torchs_with_ours_behind() -> None:
         "key_lengths": None,
     }
     assert "alpha: 'float | Tensor' = 1.5" in str(inspect.signature(px.attention))
+
+
+def test_a_scale_reaches_the_kernels_as_a_float() -> None:
+    """Triton compiles others for whole numbers, one of them for 1 alone."""
+    for scale in (1, 2, np.float64(0.5), None):
+        assert type(check_scale(scale, 4)) is float
 
 
 def test_lengths_may_have_any_integer_dtype_and_be_one_for_all() -> None:

@@ -111,11 +111,11 @@ def check_dropout(value: object, name: str) -> float:
 
 
 def check_scale(scale: object, size: int) -> float:
-    """``scale``, or one over the root of the size of a query."""
+    """``scale``, or one over the root of the size of a query; a float, as kernels need it."""
     if scale is None:
         return size**-0.5 if size else 1.0
     finite = "a finite number or None (1 / sqrt(size of q))"
-    return check_plain(scale, "scale", lambda x: -math.inf < x < math.inf, finite)
+    return float(check_plain(scale, "scale", lambda x: -math.inf < x < math.inf, finite))
 
 
 def check_flag(value: object, name: str) -> bool:
