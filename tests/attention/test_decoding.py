@@ -104,6 +104,21 @@ def test_without_lengths_the_whole_cache_counts(paged: bool) -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.uint16])
+def test_integers_of_any_size(dtype: torch.dtype) -> None:
+    """A capacity and a number of pages that the small ones cannot hold."""
+    q, k, v = rand(0, B, HQ, 1, E), rand(1, B, H, 300, E), rand(2, B, H, 300, EV)
+    lengths = torch.tensor([100, 0, 7])
+    found = px.attention.decode(q, k, v, lengths.to(dtype), enable_gqa=True)
+    assert torch.equal(found, px.attention.decode(q, k, v, lengths, enable_gqa=True))
+    pages, table = rand(1, 300, H, 100, E), torch.tensor([[3, 1], [0, 2], [9, 120]])
+    found = px.attention.decode(q, pages, pages, lengths, table.to(dtype), enable_gqa=True)
+    right = px.attention.decode(q, pages, pages, lengths, table, enable_gqa=True)
+    assert torch.equal(found, right)
+    found = px.attention(q, k, v, key_lengths=lengths.to(dtype), enable_gqa=True)
+    assert torch.equal(found, px.attention(q, k, v, key_lengths=lengths, enable_gqa=True))
+
+
 def test_an_empty_cache_gives_zeros_and_gradients_reach_the_pages() -> None:
     q, k = rand(0, 2, 2, 1, E), rand(1, 5, 2, PAGE, E).requires_grad_()
     table = torch.tensor([[4, -1], [2, 0]])

@@ -16,7 +16,7 @@ from .flash_decoding import decoding_alpha, flash_decode
 from .functional import attention, read_text
 from .inputs import check_flag, check_scale, check_tensor
 from .precision import autocast_inputs
-from .visibility import Window, read_window, split_mask
+from .visibility import Window, as_counts, read_window, split_mask
 
 
 def decode(
@@ -80,8 +80,8 @@ def decode(
     capacity = k_cache.shape[2] * pages
     if attn_mask is not None:
         split_mask(attn_mask, torch.Size((*q.shape[:3], capacity)))
-    check_lengths(lengths, q.shape[0], capacity)
-    check_table(block_table, lengths, k_cache)
+    lengths = check_lengths(lengths, q.shape[0], capacity)
+    block_table = check_table(block_table, lengths, k_cache)
     enable_gqa = check_flag(enable_gqa, "enable_gqa")
     scale = check_scale(scale, q.shape[-1])
     left, right = read_window(window)
@@ -299,28 +299,34 @@ def _check_integers(x: object, name: str) -> None:
         raise TypeError(f"{name} must have an integer dtype, got {x.dtype}")
 
 
-def check_lengths(lengths: Tensor | None, items: int, capacity: int) -> None:
+def check_lengths(lengths: Tensor | None, items: int, capacity: int) -> Tensor | None:
     """Integers, one for each item, from 0 to the capacity."""
     if lengths is None:
-        return
+        return None
     _check_integers(lengths, "lengths")
     if lengths.ndim != 1 or lengths.shape[0] != items:
         raise ValueError(
             f"lengths must have one length for each of the {items} items, got shape "
             f"{tuple(lengths.shape)}"
         )
+    lengths = as_counts(lengths)
     if values_readable():
         expected = f"from 0 to {capacity}, the keys that the cache has room for"
         check_values(lengths, "lengths", lambda n: (n >= 0) & (n <= capacity), expected)
+    return lengths
 
 
-def check_table(block_table: Tensor | None, lengths: Tensor | None, cache: Tensor) -> None:
+def check_table(block_table: Tensor | None, lengths: Tensor | None, cache: Tensor) -> Tensor | None:
     """Every page that an item needs exists."""
-    if block_table is None or not values_readable():
-        return
+    if block_table is None:
+        return None
+    block_table = as_counts(block_table)
+    if not values_readable():
+        return block_table
     if any(x.device.type != "cpu" for x in (block_table, lengths) if x is not None):
-        return  # nobody would look at it
+        return block_table  # nobody would look at it
     pages, _, size, _ = cache.shape
     table = block_table if lengths is None else _needed(block_table, lengths, size)
     expected = f"from 0 to {pages - 1}, a page of the cache"
     check_values(table, "block_table", lambda n: (n >= 0) & (n < pages), expected)
+    return block_table

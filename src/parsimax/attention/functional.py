@@ -122,7 +122,8 @@ def attention(
     band = read_band(shape, is_causal, causal_align, window)
     within = None
     if key_lengths is not None:
-        within, factor = within_lengths(check_lengths(key_lengths, shape), shape)
+        key_lengths = check_lengths(key_lengths, shape)
+        within, factor = within_lengths(key_lengths, shape)
         q = q * factor.to(q.dtype)
     lower = autocast_inputs(q, k, v)
     known = kernel_alpha(*lower, alpha, chosen, dropout_p)

@@ -97,6 +97,14 @@ def band_mask(band: Band, shape: torch.Size, device: torch.device) -> Tensor | N
     return seen if left is None else seen & (ahead >= -left)
 
 
+def as_counts(x: Tensor) -> Tensor:
+    """The same integers in a dtype that holds every count they are compared with.
+
+    In int8 a cache of 300 keys would have 44, and torch compares no unsigned ones but uint8.
+    """
+    return x if x.dtype in (torch.int32, torch.int64) else x.long()
+
+
 def check_lengths(key_lengths: object, shape: torch.Size) -> Tensor:
     """Integers, one for each item of the first dimension, from 0 to the number of keys."""
     if not isinstance(key_lengths, Tensor):
@@ -114,6 +122,7 @@ def check_lengths(key_lengths: object, shape: torch.Size) -> Tensor:
             f"key_lengths must have one length for each of the {shape[0]} items of the batch, got "
             f"{key_lengths.shape[0]}"
         )
+    key_lengths = as_counts(key_lengths)
     if values_readable():  # else the message alone would tie a compiled graph to this length
         keys = shape[-1]
         expected = f"from 0 to {keys}"
