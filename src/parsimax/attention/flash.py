@@ -23,6 +23,9 @@ UNLIMITED = 1 << 30
 _TENSORS = 8  # q, k, v, seen, alpha, lengths, starts of queries, starts of keys
 _GRADIENTS = 5  # of the first of them
 LARGEST_HEAD = 256
+# Weights come from sums that float32 rounds, and one that it cannot tell from 0 may be as large as
+# 1e-7^(1 / (alpha - 1)): half a percent here, and a tenth at 8.
+_STEEPEST = 4.0
 
 
 def _numbers(band: Band) -> tuple[int, int, int]:
@@ -31,9 +34,14 @@ def _numbers(band: Band) -> tuple[int, int, int]:
     return sides[0], sides[1], band.offset
 
 
-def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether sizes are such that the kernels know them, and none of them is 0."""
-    if min(*q.shape, *k.shape, *v.shape) == 0:
+def not_too_steep(alpha: float | Tensor) -> bool:
+    """Whether weights have enough digits; the values of a tensor are not looked at."""
+    return isinstance(alpha, Tensor) or alpha <= _STEEPEST
+
+
+def fits(q: Tensor, k: Tensor, v: Tensor, alpha: float | Tensor) -> bool:
+    """Whether sizes and alpha are such that the kernels know them, and no size is 0."""
+    if min(*q.shape, *k.shape, *v.shape) == 0 or not not_too_steep(alpha):
         return False
     # one head of queries may broadcast to many of keys, which the kernels do not know
     if max(q.shape[-1], v.shape[-1]) > LARGEST_HEAD or q.shape[1] % k.shape[1]:

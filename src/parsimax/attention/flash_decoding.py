@@ -14,7 +14,7 @@ from torch import Tensor
 
 from parsimax.mappings import Mapping
 
-from .flash import LARGEST_HEAD, UNLIMITED
+from .flash import LARGEST_HEAD, UNLIMITED, not_too_steep
 from .fused import alphas_of_heads, kernel_alpha
 from .visibility import Band
 
@@ -43,7 +43,8 @@ def decoding_alpha(
         return None
     if not few_queries(q, k_cache, v_cache, attn_mask, alpha):
         return None
-    return kernel_alpha(q, k_cache, v_cache, alpha, mapping, 0.0, paged=True)
+    known = kernel_alpha(q, k_cache, v_cache, alpha, mapping, 0.0, paged=True)
+    return known if known is not None and not_too_steep(known) else None
 
 
 def few_queries(q: Tensor, *others: object) -> bool:

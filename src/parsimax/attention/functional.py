@@ -132,7 +132,7 @@ def attention(
         if plain_band and bias is None and few_keys(*lower, known):
             seen = intersect(allowed, within)
             return fused_attention(*lower, seen, band.right == 0, known, scale)
-        if k.shape[-2] >= _MANY_KEYS and flash.fits(*lower):
+        if k.shape[-2] >= _MANY_KEYS and flash.fits(*lower, known):
             seen = allowed if bias is None else bias
             reach = reach_of(band, shape[-2], shape[-1], key_lengths is not None)
             few = few_queries(*lower, seen, known) and few_scores(*lower[:2])

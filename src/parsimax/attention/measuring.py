@@ -122,12 +122,14 @@ def statistics(
     band = read_band(shape, is_causal, causal_align, window)
     within = None
     if key_lengths is not None:
-        within, factor = within_lengths(check_lengths(key_lengths, shape), shape)
+        key_lengths = check_lengths(key_lengths, shape)
+        within, factor = within_lengths(key_lengths, shape)
         q = q * factor.to(q.dtype)
     q, k, _ = autocast_inputs(q, k, k)
     check_dtypes(q, k, k)
     number = kernel_alpha(q, k, k, alpha, chosen, 0.0)
-    if number is not None and block_size % _SMALLEST_BLOCK == 0 and flash.fits(q, k, k):
+    whole = block_size % _SMALLEST_BLOCK == 0
+    if number is not None and whole and flash.fits(q, k, k, number):
         seen = allowed if bias is None else bias
         counts = flash.count(q, k, seen, band, key_lengths, number, scale, block_size)
         return AttentionStatistics(*counts, block_size)

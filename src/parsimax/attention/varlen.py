@@ -171,7 +171,9 @@ def _kernel_alpha(
     items = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
     chosen = read_text(mapping) if isinstance(mapping, str) else mapping
     known = kernel_alpha(items[0], items[1], items[2], alpha, chosen, dropout_p)
-    return known if known is not None and flash.fits(items[0], items[1], items[2]) else None
+    if known is None or not flash.fits(items[0], items[1], items[2], known):
+        return None
+    return known
 
 
 def _longest(

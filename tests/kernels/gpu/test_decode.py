@@ -130,6 +130,24 @@ def test_above_two_by_halving():
     check(*inputs(), 2.6)
 
 
+def test_the_steepest_alpha_has_the_digits_that_are_promised():
+    """A second key whose weight is so small that float32 may lose it; 5e-3 is in the readme."""
+    weight = torch.logspace(-1, -4, 12, dtype=torch.float64, device=DEVICE)
+    scores = torch.stack((0 * weight, (weight**3 - (1 - weight) ** 3) / 3), -1)
+    q = torch.nn.functional.pad(scores, (0, 6)).float()[None, None]
+    k = torch.eye(2, 8, device=DEVICE)[None, None]
+    out = flash_decoding.flash_decode(q, k, k, None, None, None, (None, None), 4.0, 1.0)
+    assert (out[0, 0, :, 1].double() - weight).abs().max() <= 5e-3
+    assert (out[0, 0, :, 0].double() - 1 + weight).abs().max() <= 5e-3
+
+
+def test_steeper_numbers_go_elsewhere(monkeypatch):
+    q, k, v = inputs()
+    for alpha, taken in ((4.0, 4.0), (4.1, None)):
+        monkeypatch.setattr(flash_decoding, "kernel_alpha", lambda *_, **__: alpha)  # noqa: B023
+        assert flash_decoding.decoding_alpha(q, k, v, None, False, alpha, None) == taken
+
+
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_an_alpha_for_each_head_of_a_group(dtype):
     alpha = torch.tensor((1.0, 1.3, 2.0, 1.02, 1.5, 2.5), device=DEVICE)

@@ -373,17 +373,19 @@ def test_gradients_of_gradients():
 
 def test_what_the_kernels_do_not_know_goes_elsewhere():
     q, k, v = inputs(heads=4)
-    assert flash.fits(q, k, v)
-    assert flash.fits(q, k[:, :1], v[:, :1])
-    assert not flash.fits(q[:, :1], k, v)  # one head of queries for all of the keys
-    assert not flash.fits(q, k[:, :, :0], v[:, :, :0])
+    assert flash.fits(q, k, v, 1.5)
+    assert flash.fits(q, k, v, torch.full((4,), 9.0))  # nobody looks at it
+    assert not flash.fits(q, k, v, 4.1)
+    assert flash.fits(q, k[:, :1], v[:, :1], 4.0)
+    assert not flash.fits(q[:, :1], k, v, 1.5)  # one head of queries for all of the keys
+    assert not flash.fits(q, k[:, :, :0], v[:, :, :0], 1.5)
     wide = q.new_empty(1, 4, 18, 257)
-    assert not flash.fits(wide, wide, wide)
+    assert not flash.fits(wide, wide, wide, 1.5)
     most = torch.empty(1, 1, 16 << 15, 8, device="meta")  # blocks of 16 that 16 bits can name
-    assert flash.fits(q[:, :1], most, most) or ON_GPU
+    assert flash.fits(q[:, :1], most, most, 1.5) or ON_GPU
     more = torch.empty(1, 1, (64 << 15) + 1, 8, device="meta")
-    assert not flash.fits(q[:, :1], more, more)
-    assert not flash.fits(more, k[:, :1], v[:, :1])
+    assert not flash.fits(q[:, :1], more, more, 1.5)
+    assert not flash.fits(more, k[:, :1], v[:, :1], 1.5)
 
 
 # --- on a GPU alone: what is too large for the interpreter, and what only the front door does ---
