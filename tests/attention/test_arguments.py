@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import parsimax as px
+from parsimax.attention import fused
 from parsimax.attention.inputs import check_scale
 
 Q, K, V = torch.zeros(2, 4, 3, 8), torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 5, 6)
@@ -103,6 +104,18 @@ def test_signature_is_torchs_with_ours_behind() -> None:
         "key_lengths": None,
     }
     assert "alpha: 'float | Tensor' = 1.5" in str(inspect.signature(px.attention))
+
+
+@pytest.mark.parametrize("alpha", [True, "1.5", [1.5] * 4, np.full(4, 1.5), 1.5j])
+def test_kernels_refuse_what_is_no_alpha_as_well(alpha: Any) -> None:
+    """True would be softmax, for which nobody asked."""
+    for refuse in (
+        lambda: fused._alpha_of(alpha, None, 4),
+        lambda: px.attention(Q, K, V, alpha=alpha),
+    ):
+        with pytest.raises(TypeError, match="alpha must be a number or a tensor, got"):
+            refuse()
+    assert type(fused._alpha_of(np.float32(1.5), None, 4)) is float
 
 
 def test_a_scale_reaches_the_kernels_as_a_float() -> None:

@@ -119,6 +119,15 @@ def test_integers_of_any_size(dtype: torch.dtype) -> None:
     assert torch.equal(found, px.attention(q, k, v, key_lengths=lengths, enable_gqa=True))
 
 
+def test_a_cache_of_no_pages_and_pages_of_no_keys() -> None:
+    q, nothing = rand(0, B, H, 1, E), torch.zeros(B, dtype=torch.long)
+    table = torch.full((B, 3), -1)
+    for pages in (rand(1, 0, H, PAGE, E), rand(1, 5, H, 0, E)):
+        assert not px.attention.decode(q, pages, pages, nothing, table).any()
+    with pytest.raises(ValueError, match="block_table must be from 0 to 4"):
+        px.attention.decode(q, rand(1, 5, H, PAGE, E), rand(1, 5, H, PAGE, E), nothing + 1, table)
+
+
 def test_an_empty_cache_gives_zeros_and_gradients_reach_the_pages() -> None:
     q, k = rand(0, 2, 2, 1, E), rand(1, 5, 2, PAGE, E).requires_grad_()
     table = torch.tensor([[4, -1], [2, 0]])

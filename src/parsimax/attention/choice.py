@@ -22,8 +22,12 @@ DEFAULT_ALPHA = _Default(_NUMBER)
 
 
 def plain(alpha: float) -> float:
-    """The number alone; torch.compile cannot compare a number of another class."""
-    return _NUMBER if isinstance(alpha, _Default) else alpha
+    """A number that may be alpha; torch.compile cannot compare a number of another class."""
+    if isinstance(alpha, _Default):
+        return _NUMBER
+    checked = check_alpha(alpha)
+    assert not isinstance(checked, Tensor)
+    return checked
 
 
 def check_one_choice(alpha: object, mapping: object) -> None:

@@ -172,7 +172,7 @@ def _cut(
     table, mask = request.block_table, request.attn_mask
     if table is not None:
         size = k_cache.shape[2]
-        table = table if length is None else table[:, : -(-length // size)]
+        table = table if length is None else table[:, : -(-length // max(1, size))]
         k_cache, v_cache = _joined(k_cache, table), _joined(v_cache, table)
     if length is not None:
         k_cache, v_cache = k_cache[:, :, :length], v_cache[:, :, :length]
@@ -255,8 +255,12 @@ def _seen(lengths: Tensor, queries: int, keys: int, is_causal: bool, window: Win
 
 def _needed(table: Tensor, lengths: Tensor, size: int) -> Tensor:
     """The table, with page 0 wherever an item has no keys."""
-    first = torch.arange(table.shape[1], device=table.device) * size
-    return torch.where(first < lengths.unsqueeze(1), table, 0)
+    return torch.where(_first_keys(table, size) < lengths.unsqueeze(1), table, 0)
+
+
+def _first_keys(table: Tensor, size: int) -> Tensor:
+    """Of each column, the key that its page begins with."""
+    return torch.arange(table.shape[1], device=table.device) * size
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -326,7 +330,9 @@ def check_table(block_table: Tensor | None, lengths: Tensor | None, cache: Tenso
     if any(x.device.type != "cpu" for x in (block_table, lengths) if x is not None):
         return block_table  # nobody would look at it
     pages, _, size, _ = cache.shape
-    table = block_table if lengths is None else _needed(block_table, lengths, size)
+    table = block_table
+    if lengths is not None:
+        table = table[_first_keys(table, size) < lengths.unsqueeze(1)]
     expected = f"from 0 to {pages - 1}, a page of the cache"
     check_values(table, "block_table", lambda n: (n >= 0) & (n < pages), expected)
     return block_table
