@@ -96,6 +96,7 @@ def test_plans_do_not_mix():
     """What differs in one thing alone, in turn; each result is compared with its own."""
     data = inputs(heads=2)
     half = inputs(torch.float16, heads=2)
+    noise = draw(torch.float32, 3, 2, 1, 61)
     q, k, v = data
     shapes = [
         (data, {}),
@@ -104,6 +105,12 @@ def test_plans_do_not_mix():
         ((q, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))), {}),
         ((q, k, v.mT.contiguous().mT), {}),
         (data, {"alpha": 1.3}),
+        (data, {"alpha": torch.tensor((1.3, 1.6), device=DEVICE)}),
+        (data, {"alpha": torch.tensor((1.3, 1.6), device=DEVICE, dtype=torch.float64)}),
+        (data, {"seen": noise > -0.3}),
+        (data, {"seen": noise}),
+        (data, {"seen": noise.double()}),
+        (data, {"seen": noise[:, :1]}),
         (data, {"scale": 0.25}),
         (data, {"reach": (7, 0)}),
         (data, {"lengths": torch.tensor(LENGTHS, device=DEVICE, dtype=torch.int32)}),

@@ -81,7 +81,7 @@ class Problem:
 
     Args:
         seen: Bool, or numbers to add, (B, H, Lq, Lk) with any strides; None sees everything.
-        alpha: Above 1, or a tensor of one value a head.
+        alpha: From 1 up, or a tensor of one value a head.
         band: How far before and after its position a query sees; None is without limit.
         offset: The key at which the first query stands.
         lengths: (B,) of the keys.
