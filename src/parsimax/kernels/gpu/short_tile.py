@@ -161,7 +161,8 @@ def weights(s, top, beta, bad, KIND: tl.constexpr, TENSOR: tl.constexpr, NEAR: t
         q, x = _climb(y, good, beta, gamma, KIND, NEAR)
     total = tl.sum(q, 1)
     scale = tl.where(good, reciprocal(tl.where(total > 0.0, total, 1.0)), 0.0)
-    return tl.fma(q, scale[:, None], fill[:, None]), x
+    # a row without scores has no threshold either, and must not pass on what was found for it
+    return tl.fma(q, scale[:, None], fill[:, None]), tl.where(good, x, 0.0)
 
 
 # --- backward -------------------------------------------------------------------------------------
