@@ -253,7 +253,9 @@ def _tile(queries: int, keys: int, size: int, backward: bool) -> tuple[int, int]
         return min(16 * warps, queries), warps
     if queries <= 64 and keys <= 64:
         return queries, max(queries // 16, min(4, keys * size // 1024))
-    return min(queries, 32 if keys * size <= 8192 else 16), 8 if keys >= 64 else 4
+    if keys < 64:
+        return min(queries, 16), 4
+    return min(queries, 32 if keys * size <= 8192 else 16), 8
 
 
 def _numbers(
