@@ -226,13 +226,15 @@ def _constants(
     kind, near = _kind(alpha)
     keys = max(16, power_of_two(k.shape[2]))
     size, values = (max(16, power_of_two(x.shape[3])) for x in (q, v))
-    rows, warps = _tile(max(16, power_of_two(q.shape[2])), keys, max(size, values), backward)
+    queries, mask = max(16, power_of_two(q.shape[2])), _mask_kind(seen)
+    of_scores = mask == OF_SCORES.value
+    rows, warps = _tile(queries, keys, max(size, values), of_scores, backward)
     return {
         "KIND": kind,
         "NEAR": near,
         "TENSOR": isinstance(alpha, Tensor),
         "CAUSAL": causal,
-        "MASK": _mask_kind(seen),
+        "MASK": mask,
         "ROWS": rows,
         "KEYS": keys,
         "SIZE": size,
@@ -243,12 +245,15 @@ def _constants(
     }
 
 
-def _tile(queries: int, keys: int, size: int, backward: bool) -> tuple[int, int]:
+def _tile(queries: int, keys: int, size: int, of_scores: bool, backward: bool) -> tuple[int, int]:
     """(rows, warps): a warp has 16 whole rows where its registers hold them.
 
-    Then no two of them need to agree on the sum of a row, and none searches for another's.
+    Then no two of them need to agree on the sum of a row, and none searches for another's. A mask
+    of scores brings its own order of reading, in which that cannot be had.
     """
     if not backward:
+        if of_scores:
+            return 16, 2 if keys * size <= 4096 else 4
         warps = min(max(1, keys * size // 4096), 4)
         return min(16 * warps, queries), warps
     if queries <= 64 and keys <= 64:
