@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from .approx import INTERPRETED, exp2, log2, reciprocal
+from .entmax_backward import exponential_rest
 from .newton import (
     ALWAYS,
     ENTMAX15,
@@ -211,16 +212,7 @@ def _near_with_change(y, x, beta, gamma, inverse_square):
     minus_log = -_LN2 * log
     v = beta * minus_log
     w = exp2(beta * log)
-    # (e^v - 1 - v) / v^2 by its series; from 1 on as it stands
-    series = 1.0 / 362880
-    series = tl.fma(v, series, 1.0 / 40320)
-    series = tl.fma(v, series, 1.0 / 5040)
-    series = tl.fma(v, series, 1.0 / 720)
-    series = tl.fma(v, series, 1.0 / 120)
-    series = tl.fma(v, series, 1.0 / 24)
-    series = tl.fma(v, series, 1.0 / 6)
-    series = tl.fma(v, series, 0.5)
-    near = -w * minus_log * minus_log * series
+    near = -w * minus_log * minus_log * exponential_rest(v)
     return q, slope, tl.where(v < 1.0, near, _change(w, beta * log, inverse_square))
 
 
