@@ -286,6 +286,27 @@ def test_tensors_that_lie_otherwise():
     assert (out - expected).norm() <= 1e-5 * expected.norm()
 
 
+def test_results_lie_as_queries_do():
+    """Projections of a model lie with positions first: neither they nor gradients are copied."""
+    q, k, v = (x.contiguous() for x in inputs(items=2, heads=4, groups=2, ev=20, queries=5))
+    g = torch.randn(2, 4, 5, 20, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+
+    def run(q, k, v, g):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        out = flash.flash_attention(*leaves, None, Band(right=0, offset=20), None, 1.5, 0.5)
+        return [out, *torch.autograd.grad(out, leaves, g)]
+
+    def by_rows(x):
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+    expected = run(q, k, v, g)
+    assert all(x.is_contiguous() for x in expected)
+    for order in ((by_rows(q), k, v, g), tuple(map(by_rows, (q, k, v, g)))):
+        for mine, theirs in zip(run(*order), expected, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+            assert mine.transpose(1, 2).is_contiguous()
+
+
 @pytest.mark.parametrize("scale", [-0.5, 0.0])
 def test_any_scale(scale):
     q, k, v = inputs(queries=5)

@@ -30,9 +30,9 @@ def small(monkeypatch):
 
 
 def inputs(dtype=torch.float32, *, items=3, queries=5, keys=KEYS):
-    """Four heads that share two of the keys."""
+    """Two heads that share those of the keys."""
     generator = torch.Generator().manual_seed(keys)
-    sizes = ((4, queries, 8), (2, keys, 8), (2, keys, 12))
+    sizes = ((2, queries, 8), (1, keys, 8), (1, keys, 12))
     return [torch.randn(items, *size, generator=generator).to(DEVICE, dtype) * 2 for size in sizes]
 
 
@@ -88,7 +88,7 @@ def test_only_masks_that_are_the_same_for_heads_and_queries_are_read_so():
     seen = padding()
     assert tables.spans(problem(seen)) is not None
     assert tables.spans(problem(seen[:1].expand(3, -1, -1, -1))) is not None
-    assert tables.spans(problem(seen.expand(3, 4, 1, KEYS).contiguous())) is None
+    assert tables.spans(problem(seen.expand(3, 2, 1, KEYS).contiguous())) is None
     assert tables.spans(problem(seen.expand(3, 1, 5, KEYS).contiguous())) is None
     assert tables.spans(problem(seen.float())) is None
 
@@ -97,7 +97,7 @@ def test_only_masks_that_are_the_same_for_heads_and_queries_are_read_so():
     ("band", "lengths", "alpha"),
     [
         (EVERYTHING, None, 1.5),
-        (CAUSAL, None, (1.0, 1.3, 2.0, 2.4)),
+        (CAUSAL, None, (1.3, 2.4)),
         (Band(30, 2, 40), (18, 53, 50), 1.3),
     ],
     ids=["alone", "causal", "window and lengths"],
@@ -107,7 +107,7 @@ def test_the_same_mask_written_down_for_all_queries_gives_the_same_bits(band, le
     alpha = torch.tensor(alpha, device=DEVICE) if isinstance(alpha, tuple) else alpha
     lengths = None if lengths is None else torch.tensor(lengths, device=DEVICE)
     seen = padding()
-    dense = seen.expand(3, 4, 5, KEYS).contiguous()
+    dense = seen.expand(3, 2, 5, KEYS).contiguous()
     made = [gradients(q, k, v, mask, band, lengths, alpha) for mask in (seen, dense)]
     same(*made)
     for x in made[0][:4]:

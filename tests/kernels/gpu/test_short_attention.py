@@ -85,7 +85,8 @@ def test_an_alpha_for_each_head_with_its_gradient(causal):
     [
         {"queries": 1, "keys": 1},
         {"queries": 1, "keys": 128, "heads": 2},
-        {"queries": 70, "keys": 5, "heads": 1, "items": 1},
+        {"queries": 70, "keys": 5, "heads": 1, "items": 1},  # more than one tile of queries
+        {"queries": 40, "keys": 70, "heads": 1, "items": 1, "size": 64, "values": 128},
         {"queries": 3, "keys": 17, "size": 33, "values": 16, "heads": 2},
         {"groups": 3},
         {"dtype": torch.float16},
@@ -96,6 +97,51 @@ def test_sizes(sizes):
     assert_close(*both(*inputs(**sizes), 1.5))
 
 
+LIMITS = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("spread", [0.3, 3.0])
+def test_learned_alphas_keep_to_a_third_of_what_half_precision_may_cost(dtype, spread):
+    alphas = torch.tensor([1.0, 1.03, 1.07, 1.3, 1.6, 1.9, 1.98, 2.0, 2.4])
+    q, k, v = inputs(items=1, heads=9, queries=20, keys=40, size=16, values=16, dtype=dtype)
+    fused, plain = both(q, k, v, alphas, scale=spread / 8)  # scores of about this spread
+    for mine, theirs in zip(fused, plain, strict=True):
+        assert (mine - theirs).norm() < LIMITS[dtype] / 3 * theirs.norm()
+    assert (fused[-1] - plain[-1]).norm() < 1e-4 * plain[-1].norm()  # it is rounded nowhere
+
+
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_results_lie_as_their_inputs_do(heads_first):
+    leaves = [
+        (x.contiguous() if heads_first else x).detach().requires_grad_()
+        for x in inputs(heads=2, queries=5, keys=7)
+    ]
+    out = fused_attention(*leaves, None, False, 1.5, 0.4)
+    results = (out, *torch.autograd.grad(out, leaves, torch.ones_like(out)))
+    for x in results:
+        assert (x if heads_first else x.transpose(1, 2)).is_contiguous()
+
+
+def test_gradients_may_lie_anyhow():
+    leaves = [x.detach().requires_grad_() for x in inputs(heads=2, queries=5, keys=7)]
+    out = fused_attention(*leaves, None, False, 1.5, 0.4)
+    g = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out)
+    wanted = torch.autograd.grad(out, leaves, g.contiguous(), retain_graph=True)
+    for other in (g.transpose(1, 2).contiguous().transpose(1, 2), g.mT.contiguous().mT):
+        found = torch.autograd.grad(out, leaves, other, retain_graph=True)
+        assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
+
+
+def test_a_mask_of_keys_is_the_same_written_out_for_all_queries():
+    q, k, v = inputs(heads=2, queries=5)
+    visible = torch.rand(2, 1, 1, 13, generator=torch.Generator().manual_seed(0)) > 0.3
+    visible = visible.to(DEVICE)
+    short = fused_attention(q, k, v, visible, True, 1.5, 0.4)
+    long = fused_attention(q, k, v, visible.repeat(1, 1, 5, 1), True, 1.5, 0.4)
+    assert torch.equal(short, long)
+
+
 def test_half_precision_is_computed_in_float32_inside():
     # weights 1/3 are no bfloat16 numbers; a sum of 128 of them would be off by more than rounding
     q = torch.zeros(1, 1, 1, 16, dtype=torch.bfloat16, device=DEVICE)
@@ -104,14 +150,43 @@ def test_half_precision_is_computed_in_float32_inside():
     assert (fused_attention(q, k, v, None, False, 1.5, 1.0) == 1.0).all()
 
 
-def test_a_query_that_sees_nothing_gets_zeros_and_gives_none():
-    q, k, v = inputs(items=2, heads=2)
-    visible = torch.ones(2, 1, 19, 13, dtype=torch.bool, device=DEVICE)
+@pytest.mark.parametrize("alpha", [*ALPHAS, PER_HEAD], ids=str)
+def test_a_query_that_sees_nothing_gets_zeros_and_gives_none(alpha):
+    q, k, v = inputs(queries=7)
+    visible = torch.ones(2, 1, 7, 13, dtype=torch.bool, device=DEVICE)
     visible[1, :, 4] = False
-    fused, plain = both(q, k, v, 1.5, visible=visible)
+    fused, plain = both(q, k, v, alpha, visible=visible)
     assert (fused[0][1, :, 4] == 0).all()
     assert (fused[1][1, :, 4] == 0).all()
     assert_close(fused, plain)
+
+
+@pytest.mark.parametrize("alpha", [*ALPHAS, torch.tensor([1.02, 1.4, 2.6])], ids=str)
+def test_a_row_of_nan_has_such_gradients_and_no_other_row_has(alpha):
+    q, k, v = inputs(items=1, heads=3, queries=5)
+    q[0, 1, 3, 2] = torch.nan
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
+    out = fused_attention(*leaves, None, False, alpha, 0.4)
+    gq, gk, gv = torch.autograd.grad(out.sum(), leaves)
+    assert gq[0, 1, 3].isnan().all()
+    assert gq.isnan().sum() == gq.shape[-1]
+    for of_keys in (gk, gv):  # of which that query sees all
+        assert of_keys[0, 1].isnan().all()
+        assert not of_keys[0, ::2].isnan().any()
+
+
+def test_a_bad_number_in_a_key_that_nobody_sees_does_no_harm():
+    q, k, v = inputs(items=1, heads=6, queries=5)
+    visible = torch.ones(1, 1, 1, 13, dtype=torch.bool, device=DEVICE)
+    visible[..., 4] = False
+    k[:, :, 4] = torch.nan
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    out = fused_attention(*leaves, visible, False, PER_HEAD.to(DEVICE), 0.4)
+    assert out.isfinite().all()
+    _gq, gk, gv = torch.autograd.grad(out.sum(), leaves)
+    assert gk.isfinite().all()
+    assert gv.isfinite().all()
 
 
 def test_a_bad_number_stays_in_its_row_and_a_bad_alpha_in_its_head():

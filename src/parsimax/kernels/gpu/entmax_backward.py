@@ -38,13 +38,8 @@ def _weights(p, beta, KIND: tl.constexpr):
 
 
 @triton.jit
-def _direct(p, s, beta, inverse_square, KIND: tl.constexpr):
-    """dp/dalpha at a fixed threshold: -(s - p + beta p log p) / beta^2, without cancellation."""
-    if KIND == SOFTMAX:
-        s = p
-    minus_log = -_LN2 * log2(tl.maximum(p, 1.2e-38))  # the logarithm takes less for 0
-    v = beta * minus_log
-    # (e^v - 1 - v) / v^2 by its series; from 1 on as it stands, where e^v = s / p
+def exponential_rest(v):
+    """(e^v - 1 - v) / v^2 by its series, for v up to 1."""
     series = 1.0 / 362880
     series = tl.fma(v, series, 1.0 / 40320)
     series = tl.fma(v, series, 1.0 / 5040)
@@ -52,8 +47,18 @@ def _direct(p, s, beta, inverse_square, KIND: tl.constexpr):
     series = tl.fma(v, series, 1.0 / 120)
     series = tl.fma(v, series, 1.0 / 24)
     series = tl.fma(v, series, 1.0 / 6)
-    series = tl.fma(v, series, 0.5)
-    near = -p * minus_log * minus_log * series
+    return tl.fma(v, series, 0.5)
+
+
+@triton.jit
+def _direct(p, s, beta, inverse_square, KIND: tl.constexpr):
+    """dp/dalpha at a fixed threshold: -(s - p + beta p log p) / beta^2, without cancellation."""
+    if KIND == SOFTMAX:
+        s = p
+    minus_log = -_LN2 * log2(tl.maximum(p, 1.2e-38))  # the logarithm takes less for 0
+    v = beta * minus_log
+    # from 1 on as it stands, where e^v = s / p
+    near = -p * minus_log * minus_log * exponential_rest(v)
     far = (p + v * p - s) * inverse_square
     return tl.where(p <= 0.0, 0.0, tl.where(v < 1.0, near, far))
 

@@ -106,8 +106,8 @@ def query_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
-    SIZE: tl.constexpr, VALUES: tl.constexpr,
+    BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Also two numbers a query for the other kernel: b of :func:`line`, and <dO, w>."""
     all_keys = keys
@@ -116,7 +116,8 @@ def query_kernel(
         scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
         offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
         seen_item, seen_head,
-        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, ROWS, COLUMNS, WHOLE, SIZE,
+        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
+        ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
     rows, row, first, step, item_head, line_of_map = where
     queries, keys, offset = counts
@@ -218,18 +219,20 @@ def key_kernel(
     seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
-    SIZE: tl.constexpr, VALUES: tl.constexpr,
+    BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """One block of keys of one *key* head: the query heads that share it add up here."""
     place, item_head = block_of_head(key_blocks)
     key_heads = heads // group
     item, key_head = item_head // key_heads, item_head % key_heads
     block, q_at, k_at, all_keys = place, item, item, keys
+    first_query, first_key = wide(item) * queries, wide(item) * keys
     if PACKED:
         block, q_at, queries, k_at, all_keys, keys, offset, _low = sequence(
             lengths_ptr, place, PACKED
         )
+        first_query, first_key = q_at, k_at
     columns = block * COLUMNS + tl.arange(0, COLUMNS)
     keys, _first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     k = load_rows(
@@ -250,7 +253,7 @@ def key_kernel(
         query_head = wide(item) * heads + head
         start = numbers_of(query_head, q_at, head, heads, queries, PACKED)
         q_here = q_ptr + wide(q_at) * q_item + wide(head) * q_head
-        first, step = rows_of(start, q_at, head, heads, PACKED)
+        first, step = rows_of(start, first_query, head, heads, BY_ROWS)
         g_here = g_ptr + first * value_size
         seen_here = seen_ptr
         if MASK > 0:
@@ -281,10 +284,10 @@ def key_kernel(
                 CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     parts, values = tl.arange(0, SIZE), tl.arange(0, VALUES)
-    first_key, key_step = rows_of(
-        wide(item_head) * all_keys, k_at, key_head, key_heads, PACKED
+    key_start, key_step = rows_of(
+        wide(item_head) * all_keys, first_key, key_head, key_heads, BY_ROWS
     )  # fmt: skip
-    row = first_key + columns * key_step
+    row = key_start + columns * key_step
     tl.store(
         gk_ptr + row[:, None] * size + parts[None, :],
         rounded(gk * scale, gk_ptr.dtype.element_ty),

@@ -44,9 +44,12 @@ def numbers_of(item_head, at, head, heads, count, PACKED: tl.constexpr):
 
 
 @triton.jit
-def rows_of(start, at, head, heads, PACKED: tl.constexpr):
-    """(first, step) of the rows of a head in a result: (items, heads, rows), or (rows, heads)."""
-    if PACKED:
+def rows_of(start, at, head, heads, BY_ROWS: tl.constexpr):
+    """(first, step) of the rows of a head in a result: (items, heads, rows), or (rows, heads).
+
+    ``at`` is the first of them, counted from that of the first item.
+    """
+    if BY_ROWS:
         return wide(at) * heads + head, heads
     else:
         return start, 1

@@ -15,7 +15,7 @@ from .backward import key_kernel, query_kernel
 from .counting import count_kernel
 from .lists import compact
 from .output import output_kernel
-from .problem import Problem, results, rough
+from .problem import Problem, by_rows, results, rough
 from .tables import spans, tables
 from .threshold import threshold_kernel
 from .tops import tops_kernel
@@ -145,7 +145,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     output_kernel[(p.row_blocks * items * heads,)](
         p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
         p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p),
-        **options, TRAIN=train, ROUGH=rough(p), WHOLE=whole, VALUES=values,
+        **options, TRAIN=train, ROUGH=rough(p), BY_ROWS=by_rows(p), WHOLE=whole, VALUES=values,
         maxnreg=None if options["TENSOR"] else registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
     return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
@@ -166,7 +166,7 @@ def backward(
 ) -> Gradients:
     """All gradients; that of the scores has a number for each query and key."""
     items, heads, queries, size = p.q.shape
-    g = g.contiguous() if p.packed is None else g.transpose(1, 2).contiguous().transpose(1, 2)
+    g = g.transpose(1, 2).contiguous().transpose(1, 2) if by_rows(p) else g.contiguous()
     value_size = p.v.shape[3]
     gq, gk = (results(p, x, size) for x in (p.q, p.k))
     gv = results(p, p.v, value_size)
@@ -176,7 +176,7 @@ def backward(
     gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
     seen, alphas, lengths = pointers(p, table)
     options, values = options_of(p), max(16, power_of_two(value_size))
-    options |= {"ROUGH": rough(p), "VALUES": values}
+    options |= {"ROUGH": rough(p), "BY_ROWS": by_rows(p), "VALUES": values}
     options["WHOLE"] = options["SIZE"] == size and values == value_size
     numbers = (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks)
     places = (*band_of(p), *steps(p))

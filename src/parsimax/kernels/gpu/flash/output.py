@@ -95,8 +95,8 @@ def output_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     TRAIN: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
-    SIZE: tl.constexpr, VALUES: tl.constexpr,
+    BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Context, and w if TRAIN, of one block of queries."""
     where, counts, numbers, reading, blocks = rows_of_program(
@@ -104,7 +104,8 @@ def output_kernel(
         scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
         offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
         seen_item, seen_head,
-        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, ROWS, COLUMNS, WHOLE, SIZE,
+        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
+        ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
     rows, row, first, step, _item_head, _line_of_map = where
     queries, keys, offset = counts

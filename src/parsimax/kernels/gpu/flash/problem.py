@@ -85,8 +85,7 @@ class Problem:
         band: How far before and after its position a query sees; None is without limit.
         offset: The key at which the first query stands.
         lengths: (B,) of the keys.
-        packed: Of sequences; these have neither ``seen`` nor ``lengths`` nor ``offset``. Results
-            and gradients then lie as (all queries, H, size).
+        packed: Of sequences; these have neither ``seen`` nor ``lengths`` nor ``offset``.
     """
 
     q: Tensor
@@ -144,12 +143,20 @@ def of_keys(p: Problem) -> bool:
     return all(size == 1 or stride == 0 for size, stride in sides)
 
 
+def by_rows(p: Problem) -> bool:
+    """Whether results and gradients lie as (B, rows, H, size): where queries do, and if packed.
+
+    A model's projections lie like that, and need no copy then, nor do those of its gradients.
+    """
+    return p.packed is not None or p.q.stride(1) < p.q.stride(2)
+
+
 def results(p: Problem, like: Tensor, size: int) -> Tensor:
     """Room for a result of as many heads and rows."""
     items, heads, rows = like.shape[:3]
-    if p.packed is None:
-        return like.new_empty(items, heads, rows, size)
-    return like.new_empty(items, rows, heads, size).transpose(1, 2)
+    if by_rows(p):
+        return like.new_empty(items, rows, heads, size).transpose(1, 2)
+    return like.new_empty(items, heads, rows, size)
 
 
 def rough(p: Problem) -> bool:

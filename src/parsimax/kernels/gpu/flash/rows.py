@@ -18,20 +18,22 @@ def rows_of_program(
     q_item, q_head, q_row, k_item, k_head, v_item, v_head, seen_item, seen_head,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
+    BY_ROWS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Where, how many, scores, what is read, and which blocks; a tuple of each."""
     block, item_head = block_of_head(row_blocks)
     place = row_blocks - 1 - block  # those with many keys come first where it is causal
     item, head = item_head // heads, item_head % heads
-    row_block, q_at, k_at = place, item, item
+    row_block, q_at, k_at, first_row = place, item, item, wide(item) * queries
     if PACKED:
         row_block, q_at, queries, k_at, _all, keys, offset, _low = sequence(
             lengths_ptr, place, PACKED
         )
+        first_row = q_at
     rows = row_block * ROWS + tl.arange(0, ROWS)
     start = numbers_of(item_head, q_at, head, heads, queries, PACKED)
-    first, step = rows_of(start, q_at, head, heads, PACKED)
+    first, step = rows_of(start, first_row, head, heads, BY_ROWS)
     keys, _first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     beta = value
     if TENSOR:
