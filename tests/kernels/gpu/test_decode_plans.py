@@ -94,15 +94,17 @@ def test_each_kind_of_step_by_addresses():
 
 def test_plans_do_not_mix():
     """What differs in one thing alone, in turn; each result is compared with its own."""
-    data = inputs(heads=2)
-    half = inputs(torch.float16, heads=2)
+    data = inputs(group=2)
+    half = inputs(torch.float16, group=2)
+    two, keys, values = inputs(heads=2)
     noise = draw(torch.float32, 3, 2, 1, 61)
     q, k, v = data
     shapes = [
         (data, {}),
         (half, {}),
-        (inputs(heads=2, ev=12), {}),
-        ((q, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))), {}),
+        (inputs(group=2, ev=12), {}),
+        ((two, keys, values), {}),
+        ((two, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (keys, values))), {}),
         ((q, k, v.mT.contiguous().mT), {}),
         (data, {"alpha": 1.3}),
         (data, {"alpha": torch.tensor((1.3, 1.6), device=DEVICE)}),
