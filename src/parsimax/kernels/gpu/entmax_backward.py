@@ -51,7 +51,7 @@ def exponential_rest(v):
 
 
 @triton.jit
-def _direct(p, s, beta, inverse_square, KIND: tl.constexpr):
+def change_by_alpha(p, s, beta, inverse_square, KIND: tl.constexpr):
     """dp/dalpha at a fixed threshold: -(s - p + beta p log p) / beta^2, without cancellation."""
     if KIND == SOFTMAX:
         s = p
@@ -111,7 +111,7 @@ def _apply(p, s, g, mean, beta, scale, KIND: tl.constexpr, WANT: tl.constexpr, G
         if WANT:
             change = out * p
     elif WANT:
-        change = centred * _direct(p, s, beta, scale, KIND)
+        change = centred * change_by_alpha(p, s, beta, scale, KIND)
     return out, change
 
 

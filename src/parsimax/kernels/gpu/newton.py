@@ -47,7 +47,7 @@ def _far(y, x, beta, gamma):
 
 
 @triton.jit
-def _near(y, x, beta, gamma):
+def terms_near(y, x, beta, gamma):
     """As :func:`_far` with x = t: log w by the series of atanh where w is near 1."""
     u = tl.maximum(y, -1e30) - x
     v = beta * u
@@ -89,19 +89,19 @@ def terms(y, x, beta, gamma, near, KIND: tl.constexpr, NEAR: tl.constexpr):
         v = tl.maximum(y - x, 0.0)
         return v * v, v
     elif NEAR == ALWAYS:
-        return _near(y, x, beta, gamma)
+        return terms_near(y, x, beta, gamma)
     elif NEAR == NEVER:
         return _far(y, x, beta, gamma)
     elif beta.numel == 1:
         if near:
-            q, slope = _near(y, x, beta, gamma)
+            q, slope = terms_near(y, x, beta, gamma)
         else:
             q, slope = _far(y, x, beta, gamma)
         return q, slope
     else:
         q, slope = _far(y, x, beta, gamma)
         if near:
-            near_q, near_slope = _near(y, x, beta, gamma)
+            near_q, near_slope = terms_near(y, x, beta, gamma)
             q = tl.where(beta < NEAR_ONE, near_q, q)
             slope = tl.where(beta < NEAR_ONE, near_slope, slope)
         return q, slope

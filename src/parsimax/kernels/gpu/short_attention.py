@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .approx import reciprocal, rounded
 from .newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER, SOFTMAX, SPARSEMAX
+from .products import precise, product
 from .quick import quick
 from .reductions import maximum, sum2
 from .short_tile import (
@@ -25,8 +26,6 @@ from .short_tile import (
     OF_SCORES,
     alpha_of,
     keys_seen,
-    precise,
-    product,
     scores,
     weights,
     weights_again,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .approx import INTERPRETED, exp2, log2, reciprocal
+from .approx import exp2, log2, reciprocal
 from .entmax_backward import exponential_rest
 from .newton import (
     ALWAYS,
@@ -26,6 +26,7 @@ from .newton import (
     start,
     terms,
 )
+from .products import product
 from .reductions import sum2
 
 # Of MASK
@@ -39,26 +40,6 @@ _HALVINGS = tl.constexpr(40)
 # Surplus of mass from which one more step is enough: it leaves about the square of this, and less
 # than this where a weight becomes zero on the way. Half precision has 5e-4 in each weight.
 _ENOUGH = tl.constexpr(2e-4)
-
-
-@triton.jit
-def product(a, b):
-    """In float32: what Triton would round to TF32, and its interpreter would get wrong, is not."""
-    if INTERPRETED:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32))
-    else:
-        return tl.dot(a, b, input_precision="ieee")
-
-
-@triton.jit
-def precise(a, b):
-    """``a @ b`` for float32 ``a``, in two parts, the second being what rounding took away."""
-    if INTERPRETED:
-        return product(a, b)
-    else:
-        high = a.to(b.dtype)
-        low = (a - high.to(tl.float32)).to(b.dtype)
-        return product(high, b) + product(low, b)
 
 
 @triton.jit

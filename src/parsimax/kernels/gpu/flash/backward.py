@@ -6,8 +6,9 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.approx import rounded
-from parsimax.kernels.gpu.entmax_backward import _direct
+from parsimax.kernels.gpu.entmax_backward import change_by_alpha
 from parsimax.kernels.gpu.newton import NEVER, POWER
+from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
@@ -18,7 +19,6 @@ from .blocks import (
     load_block,
     load_rows,
     numbers_of,
-    product,
     rows_of,
     tile_scores,
     unit,
@@ -78,7 +78,7 @@ def _query_sums(
                 changes += fold(gs * change, ROWS, COLUMNS)
                 change_sum += fold(u * change, ROWS, COLUMNS)
             else:
-                change = _direct(p, u, beta, inverse_square, POWER)
+                change = change_by_alpha(p, u, beta, inverse_square, POWER)
                 changes += fold(centred * change, ROWS, COLUMNS)
                 change_sum += fold(change, ROWS, COLUMNS)
             score_sum += fold(gs, ROWS, COLUMNS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from parsimax.kernels.gpu.approx import INTERPRETED
+from parsimax.kernels.gpu.products import product
 
 OF_KEYS = tl.constexpr(3)  # of MASK: bool, the same for all heads and queries; see spans.py
 BITS = tl.constexpr(32)  # of a word of such a mask
@@ -53,15 +53,6 @@ def rows_of(start, at, head, heads, BY_ROWS: tl.constexpr):
         return wide(at) * heads + head, heads
     else:
         return start, 1
-
-
-@triton.jit
-def product(a, b):
-    """``a @ b`` added up in float32; Triton's interpreter needs float32 to do so."""
-    if INTERPRETED:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32))
-    else:
-        return tl.dot(a, b, input_precision="tf32x3")
 
 
 @triton.jit

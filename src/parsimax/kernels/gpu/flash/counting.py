@@ -6,12 +6,12 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, SPARSEMAX
+from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import (
     block_of_head,
     load_rows,
-    product,
     tile_scores,
     unit,
     visible_range,

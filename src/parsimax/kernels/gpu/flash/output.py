@@ -15,9 +15,10 @@ import triton.language as tl
 
 from parsimax.kernels.gpu.approx import rounded
 from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER, move, newton
+from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import FOLDED, OF_KEYS, fold, load_block, product, tile_scores
+from .blocks import FOLDED, OF_KEYS, fold, load_block, tile_scores
 from .rows import rows_of_program
 from .weights import ANY, STEEP, boost, ordinary, shares
 

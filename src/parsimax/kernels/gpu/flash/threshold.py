@@ -41,10 +41,10 @@ from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, STEEP, line, shares
 
-_HALVINGS = tl.constexpr(26)
+HALVINGS = tl.constexpr(26)
 _LEAST_SURPLUS = tl.constexpr(1e-6)  # that float32 can just tell
 _FEW = tl.constexpr(8)  # blocks of which it takes longer to find out which can be left out
-_ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
+ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold is a start
 
 
 @triton.jit
@@ -145,7 +145,7 @@ def _solve_tops(
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
         moved = move(x, step, one * beta, KIND, NEAR)
         # the last step is not taken: it might go above the true threshold by a rounding
-        done = done | ~(surplus > _ROUGHLY) | (moved == x)
+        done = done | ~(surplus > ROUGHLY) | (moved == x)
         x = tl.where(done, x, moved)
         active = tl.max(tl.where(done, 0, 1), 0)
     return x
@@ -199,13 +199,13 @@ def _solve(
     one = tl.zeros([ROWS], tl.float32) + 1.0
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     x = start(one * beta, one, KIND, NEAR)
-    low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
+    low = unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
     count = _list_above(tops_ptr, begin, end, low, good, all_stay, list_ptr, ROWS, MANY)
     x = _solve_tops(
         tops_ptr, list_ptr, count, x, top, good, beta, gamma, one, KIND, NEAR, ROWS, MANY
     )  # fmt: skip
     if count > _FEW:
-        low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
+        low = unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
         count = _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
     done = ~good
     before = 0.0 * one
@@ -230,7 +230,7 @@ def _solve(
         done = done | arrived
         before = surplus
         active = tl.max(tl.where(done, 0, 1), 0)
-    low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
+    low = unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
     return x, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
 
 
@@ -250,7 +250,7 @@ def _halve(
     high = low + 1.0
     count = _list_above(tops_ptr, begin, end, top - gamma, good, all_stay, list_ptr, ROWS, MANY)
     held = _first_tops(tops_ptr, list_ptr, count, ROWS, MANY)
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         totals, _slopes = _tops_sums(
             held, tops_ptr, list_ptr, count, middle, top, beta, gamma, STEEP, NEVER, ROWS, MANY
@@ -260,7 +260,7 @@ def _halve(
         low = tl.where(enough, low, middle)
     count = _shorten(count, tops_ptr, top - high * gamma, good, all_stay, list_ptr, ROWS, MANY)
     low = tl.zeros([ROWS], tl.float32)
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         totals, _slopes = _sweep(
             middle, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
@@ -275,7 +275,7 @@ def _halve(
 
 
 @triton.jit
-def _unscaled(low, top, KIND: tl.constexpr):
+def unscaled(low, top, KIND: tl.constexpr):
     """From a place among :func:`relative` scores to one among scores."""
     if KIND == 2:  # ENTMAX15
         return 2.0 * low + top

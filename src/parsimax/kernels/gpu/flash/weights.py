@@ -10,14 +10,14 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.approx import exp2, log2
-from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, POWER, SPARSEMAX, _near
+from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, POWER, SPARSEMAX, terms_near
 
 from .powers import power
 
 STEEP = tl.constexpr(4)  # POWER above alpha = 2
 ANY = tl.constexpr(5)  # POWER of an alpha that only the GPU knows
 
-_LOG2E = tl.constexpr(1.4426950408889634)
+LOG2E = tl.constexpr(1.4426950408889634)
 # beta below which numbers of 16 bits do not tell entmax from softmax, nor w from 1
 _SOFT = tl.constexpr(2.0**-12)
 # beta from which a logarithm of w has the digits that numbers of 16 bits need
@@ -86,7 +86,7 @@ def _rough_power(v, beta, gamma):
     """As :func:`_power`, good for numbers of 16 bits: softmax where alpha is all but 1."""
     if beta.numel == 1:
         if beta < _SOFT:
-            u = exp2(v * _LOG2E)
+            u = exp2(v * LOG2E)
             p = u
         elif beta <= 1.0:
             p, u = power(v, exponent_of_u(gamma))
@@ -97,7 +97,7 @@ def _rough_power(v, beta, gamma):
         soft = beta < _SOFT
         w = tl.where(soft, 1.0, tl.maximum(v, 1e-37))
         log = tl.where(soft, v, log2(w))
-        exponent = tl.where(soft, _LOG2E, gamma - 1.0)
+        exponent = tl.where(soft, LOG2E, gamma - 1.0)
         u = tl.where(tl.where(soft, 1.0, v) > 0.0, exp2(tl.minimum(exponent * log, 100.0)), 0.0)
         return u * w, u
 
@@ -112,7 +112,7 @@ def shares(v, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.con
         u = tl.maximum(v, 0.0)
         return u * u, u
     elif NEAR == ALWAYS:
-        return _near(v, 0.0, beta, gamma)
+        return terms_near(v, 0.0, beta, gamma)
     elif KIND == POWER:
         return power(v, exponent_of_u(gamma))
     elif KIND == STEEP:
@@ -121,13 +121,13 @@ def shares(v, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.con
         return _rough_power(v, beta, gamma)
     elif beta.numel == 1:
         if beta < NEAR_ONE:
-            p, u = _near(v, 0.0, beta, gamma)
+            p, u = terms_near(v, 0.0, beta, gamma)
         else:
             p, u = _power(v, beta, gamma)
         return p, u
     else:
         p, u = _power(v, beta, gamma)
-        near_p, near_u = _near(v, 0.0, beta, gamma)
+        near_p, near_u = terms_near(v, 0.0, beta, gamma)
         p = tl.where(beta < NEAR_ONE, near_p, p)
         u = tl.where(beta < NEAR_ONE, near_u, u)
         return p, u

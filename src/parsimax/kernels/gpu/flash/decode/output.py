@@ -6,8 +6,9 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.approx import rounded
-from parsimax.kernels.gpu.flash.blocks import product, wide
+from parsimax.kernels.gpu.flash.blocks import wide
 from parsimax.kernels.gpu.flash.weights import boost, line, shares
+from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 
 from .lists import list_above

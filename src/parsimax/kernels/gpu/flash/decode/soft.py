@@ -9,8 +9,9 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.approx import exp2, rounded
-from parsimax.kernels.gpu.flash.blocks import product, wide
-from parsimax.kernels.gpu.flash.weights import _LOG2E, boost
+from parsimax.kernels.gpu.flash.blocks import wide
+from parsimax.kernels.gpu.flash.weights import LOG2E, boost
+from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import larger, maximum
 
@@ -58,8 +59,8 @@ def soft_kernel(
         above = larger(top, maximum(s, 1))
         # a row that has seen nothing has no largest score
         base = tl.where(above == -float("inf"), 0.0, above)
-        smaller = exp2((top - base) * _LOG2E)
-        p = exp2((s - base[:, None]) * _LOG2E)
+        smaller = exp2((top - base) * LOG2E)
+        p = exp2((s - base[:, None]) * LOG2E)
         top = above
         v = cache_rows(
             v_here, item, block, keys, value_size, v_item, v_row, v_part,

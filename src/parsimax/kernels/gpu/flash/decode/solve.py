@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.flash.blocks import wide
-from parsimax.kernels.gpu.flash.threshold import _HALVINGS, _ROUGHLY, _unscaled
+from parsimax.kernels.gpu.flash.threshold import HALVINGS, ROUGHLY, unscaled
 from parsimax.kernels.gpu.flash.weights import ANY, STEEP, line, shares
 from parsimax.kernels.gpu.newton import (
     ALWAYS,
@@ -154,11 +154,11 @@ def _solve(
     active = tl.max(tl.where(good, 1, 0), 0)
     x = start(one * beta, one, KIND, NEAR)
     x = _climb(
-        x, x, top, active, beta, gamma, one, _ROUGHLY, tops, 1.0,
+        x, x, top, active, beta, gamma, one, ROUGHLY, tops, 1.0,
         scores_ptr, tops_ptr, list_ptr, begin, end,
         KIND, NEAR, TOPS, FEW, COLUMNS, MANY,
     )  # fmt: skip
-    low = _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
+    low = unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
     count = _list(low, good, tops_ptr, list_ptr, begin, end, MANY)
     held, weight = _held(scores_ptr, list_ptr, count, HOLD, COLUMNS)
     floor = x
@@ -173,7 +173,7 @@ def _solve(
         scores_ptr, tops_ptr, list_ptr, 0, count,
         KIND, NEAR, LISTED, FEW, COLUMNS, MANY,
     )  # fmt: skip
-    return x, _unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
+    return x, unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
 
 
 @triton.jit
@@ -183,7 +183,7 @@ def _halvings(
 ):  # fmt: skip
     """The largest weight, from above."""
     low = tl.zeros([1], tl.float32)
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         totals, _slopes = _sums(
             middle, top, beta, gamma, held, 1.0, scores_ptr, tops_ptr, list_ptr, begin, end,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from parsimax.kernels.gpu.flash.blocks import hide, load_rows, product, wide
+from parsimax.kernels.gpu.flash.blocks import hide, load_rows, wide
+from parsimax.kernels.gpu.products import product
 
 from .places import cache_rows, head_and_query, item_keys, seen_blocks, share
 

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from parsimax.kernels.gpu.approx import exp2, rounded
 from parsimax.kernels.gpu.flash.blocks import wide
-from parsimax.kernels.gpu.flash.weights import _LOG2E, boost
+from parsimax.kernels.gpu.flash.weights import LOG2E, boost
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import larger, maximum
 
@@ -76,7 +76,7 @@ def sum_rows(
         )
         if SOFT:
             tops = tl.load(top_ptr + place, mask=inside, other=-float("inf"))
-            smaller = exp2((tops - base[:, None]) * _LOG2E)
+            smaller = exp2((tops - base[:, None]) * LOG2E)
             masses *= smaller
             values *= smaller[:, :, None]
         mass += tl.sum(masses, 1)
