@@ -25,6 +25,14 @@ from .blocks import (
     whole_blocks,
     wide,
 )
+from .pairs import (
+    THESE,
+    crowded_keys,
+    keys_are_mine,
+    nth_block,
+    programs_of,
+    queries_are_mine,
+)
 from .powers import power_and_change
 from .rows import rows_of_program
 from .sequences import sequence
@@ -39,7 +47,7 @@ def _query_sums(
     seen_ptr, seen_row, seen_column, gs_ptr, all_keys,
     KIND: tl.constexpr, NEAR: tl.constexpr, WANT: tl.constexpr, WANT_SCORES: tl.constexpr,
     ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, PAIRS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
@@ -51,7 +59,7 @@ def _query_sums(
     change_sum, score_sum, slope = changes, changes, changes
     QUICK: tl.constexpr = WANT and ROUGH and KIND == POWER
     for index in range(count):
-        block = tl.load(list_ptr + index).to(tl.int32)
+        block = nth_block(list_ptr, index, PAIRS)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
         k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE, EVEN)
         v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES, EVEN)
@@ -106,17 +114,23 @@ def query_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Also two numbers a query for the other kernel: b of :func:`line`, and <dO, w>."""
+    if not queries_are_mine(
+        heads, queries, keys, row_blocks, offset, left, right, lengths_ptr, count_ptr,
+        PAIRS, CAUSAL, LENGTHS, ROWS, COLUMNS,
+    ):  # fmt: skip
+        return
     all_keys = keys
     where, counts, numbers, reading, blocks = rows_of_program(
         q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
         scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
         offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
         seen_item, seen_head,
-        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
+        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS,
         ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
     rows, row, first, step, item_head, line_of_map = where
@@ -142,12 +156,12 @@ def query_kernel(
         if ordinary(beta, ROUGH):
             gq, changes = _query_sums(
                 *arguments, POWER, NEVER, WANT, WANT_SCORES, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
         else:
             gq, changes = _query_sums(
                 *arguments, ANY, NEVER, WANT, WANT_SCORES, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     else:
         gq = tl.zeros([ROWS, SIZE], tl.float32)
@@ -155,7 +169,7 @@ def query_kernel(
         if count > 0:  # see output_kernel
             gq, changes = _query_sums(
                 *arguments, KIND, NEAR, WANT, WANT_SCORES, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     parts = tl.arange(0, SIZE)
     inside = (rows < queries)[:, None] & (parts < size)[None, :]
@@ -166,6 +180,8 @@ def query_kernel(
     )  # fmt: skip
     if WANT:
         tl.store(change_ptr + line_of_map, tl.sum(changes + fill, 0))
+        if PAIRS == THESE:
+            tl.store(change_ptr + line_of_map + 1, 0.0)
 
 
 @triton.jit
@@ -174,7 +190,7 @@ def _key_sums(
     beta, scale, list_ptr, count, offset, queries, keys, left, right, size, value_size,
     seen_ptr, seen_row, seen_column, run_start, run_stop,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, PAIRS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
@@ -187,7 +203,7 @@ def _key_sums(
     # a loop for rare values of alpha must not take memory that others need
     STAGES: tl.constexpr = 1 if KIND == ANY else None
     for index in tl.range(count, num_stages=STAGES):
-        row_block = tl.load(list_ptr + index).to(tl.int32)
+        row_block = nth_block(list_ptr, index, PAIRS)
         rows = row_block * ROWS + tl.arange(0, ROWS)
         q = load_block(q_ptr, row_block, q_row, queries, size, ROWS, WHOLE, SIZE, EVEN)
         g = load_block(g_ptr, row_block, g_row, queries, value_size, ROWS, WHOLE, VALUES, EVEN)
@@ -219,11 +235,16 @@ def key_kernel(
     seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """One block of keys of one *key* head: the query heads that share it add up here."""
-    place, item_head = block_of_head(key_blocks)
+    """One or two blocks of keys of one *key* head: the query heads that share it add up here."""
+    if not keys_are_mine(
+        group, queries, key_blocks, offset, left, right, count_ptr, PAIRS, CAUSAL, ROWS, COLUMNS
+    ):
+        return
+    place, item_head = block_of_head(programs_of(key_blocks, PAIRS))
     key_heads = heads // group
     item, key_head = item_head // key_heads, item_head % key_heads
     block, q_at, k_at, all_keys = place, item, item, keys
@@ -258,9 +279,16 @@ def key_kernel(
         seen_here = seen_ptr
         if MASK > 0:
             seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
-        line_of_map = query_head * key_blocks + place
-        count = tl.load(count_ptr + line_of_map)
-        list_here = list_ptr + line_of_map * row_blocks
+        if PAIRS == THESE:
+            _all, list_here, end = crowded_keys(
+                place, query_head, 1, queries, key_blocks, offset, left, right, count_ptr,
+                CAUSAL, ROWS, COLUMNS // 2,
+            )  # fmt: skip
+            count = end - list_here
+        else:
+            line_of_map = query_head * key_blocks + place
+            count = tl.load(count_ptr + line_of_map)
+            list_here = list_ptr + line_of_map * row_blocks
         arguments = (
             gk, gv, k, v, block, columns, q_here, g_here, q_row, step * value_size,
             line_ptr + start * 2, beta, scale, list_here, count,
@@ -271,17 +299,17 @@ def key_kernel(
             if ordinary(beta, ROUGH):
                 gk, gv = _key_sums(
                     *arguments, POWER, NEVER, ROUGH,
-                    CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                    CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
                 )  # fmt: skip
             else:
                 gk, gv = _key_sums(
                     *arguments, ANY, NEVER, ROUGH,
-                    CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                    CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
                 )  # fmt: skip
         elif count > 0:  # see output_kernel
             gk, gv = _key_sums(
                 *arguments, KIND, NEAR, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     parts, values = tl.arange(0, SIZE), tl.arange(0, VALUES)
     key_start, key_step = rows_of(

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from parsimax.kernels.gpu.sizes import pieces, power_of_two
 
-from .arguments import all_sizes, band_of, options_of, pointers, registers_for, steps, value_of
+from .arguments import (
+    all_sizes,
+    band_of,
+    even,
+    options_of,
+    pointers,
+    registers_for,
+    steps,
+    value_of,
+)
 from .backward import key_kernel, query_kernel
 from .counting import count_kernel
 from .lists import compact
 from .output import output_kernel
+from .pairs import NOBODY, OTHERS, THESE
 from .problem import Problem, by_rows, results, rough
+from .problem import of_keys as is_of_keys
 from .tables import spans, tables
 from .threshold import threshold_kernel
 from .tops import tops_kernel
@@ -101,20 +112,45 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
         "num_warps": first.warps, "num_stages": first.stages,
         "maxnreg": registers_for(p, first.registers),
     }  # fmt: skip
+    tall_tiles = p.tiles.tall and p.packed is None
+    if tall_tiles:
+        options |= {
+            "ROWS": first.rows,
+            "EVEN": even(p, first.rows, p.tiles.columns),
+            "num_warps": first.warps,
+        }
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
         tops_kernel[(count,)](
             p.q, p.k, seen, lengths, top, tops, p.scale, heads, group, queries, keys, size,
             tile, tall_blocks, p.key_blocks, *band_of(p), *strides, **wide,
         )  # fmt: skip
-        threshold_kernel[(count * grains,)](
+        threshold_kernel[(count * (1 if tall_tiles else grains),)](
             p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
             p.scale, value_of(p), *enough, heads, group, queries, keys, size,
             tile, tall_blocks, p.row_blocks, p.key_blocks, *band_of(p), *strides,
-            **options, GRAINS=grains, MANY=many,
+            **options, GRAINS=grains, GRAIN=rows, MANY=many,
             maxnreg=registers_for(p, p.tiles.threshold_registers),
         )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
+
+
+def launches(
+    p: Problem, blocks: int, side: str, registers: int | None
+) -> list[tuple[int, dict[str, Any]]]:
+    """(programs of a head, what a kernel is told) for so many blocks of ROWS or COLUMNS."""
+    ordinary = {"maxnreg": registers, "PAIRS": int(NOBODY.value)}
+    masked = p.seen is not None and not is_of_keys(p)
+    if not p.tiles.pairs or p.packed is not None or masked or blocks == 1:
+        return [(blocks, ordinary)]
+    sides = {"ROWS": p.tiles.rows, "COLUMNS": p.tiles.columns}
+    sides[side] *= 2
+    pairs = {
+        **sides, "PAIRS": int(THESE.value), "EVEN": even(p, *sides.values()),
+        "num_warps": 2 * p.tiles.warps,
+    }  # fmt: skip
+    others = ordinary | {"PAIRS": int(OTHERS.value)}
+    return [(pieces(blocks, 2), pairs), (blocks, others)]
 
 
 def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -142,12 +178,15 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     seen, alphas, lengths = pointers(p, table)
     options, values = options_of(p), max(16, power_of_two(value_size))
     whole = options["SIZE"] == size and values == value_size
-    output_kernel[(p.row_blocks * items * heads,)](
-        p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
-        p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p),
-        **options, TRAIN=train, ROUGH=rough(p), BY_ROWS=by_rows(p), WHOLE=whole, VALUES=values,
-        maxnreg=None if options["TENSOR"] else registers_for(p, p.tiles.row_registers),
-    )  # fmt: skip
+    options |= {"TRAIN": train, "ROUGH": rough(p), "BY_ROWS": by_rows(p)}
+    options |= {"WHOLE": whole, "VALUES": values}
+    registers = None if options["TENSOR"] else registers_for(p, p.tiles.row_registers)
+    for programs, special in launches(p, p.row_blocks, "ROWS", registers):
+        output_kernel[(programs * items * heads,)](
+            p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
+            p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks,
+            *band_of(p), *steps(p), **(options | special),
+        )  # fmt: skip
     return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
 
 
@@ -180,18 +219,21 @@ def backward(
     options["WHOLE"] = options["SIZE"] == size and values == value_size
     numbers = (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks)
     places = (*band_of(p), *steps(p))
-    query_kernel[(p.row_blocks * items * heads,)](
-        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
-        g, saved.mean, gq, lines, change, gs, *numbers, *places,
-        **options, WANT=want_alpha, WANT_SCORES=want_scores,
-        maxnreg=registers_for(p, p.tiles.row_registers),
-    )  # fmt: skip
+    registers = registers_for(p, p.tiles.row_registers)
+    for programs, special in launches(p, p.row_blocks, "ROWS", registers):
+        query_kernel[(programs * items * heads,)](
+            p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
+            g, saved.mean, gq, lines, change, gs, *numbers, *places,
+            **(options | special), WANT=want_alpha, WANT_SCORES=want_scores,
+        )  # fmt: skip
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
     seen, alphas, lengths = pointers(p, of_keys)
-    key_kernel[(p.all_key_blocks * items * p.k.shape[1],)](
-        p.q, p.k, p.v, seen, alphas, lengths, *key_lists(p, saved.live, of_keys),
-        g, lines, gk, gv, *numbers, *places, **options,
-    )  # fmt: skip
+    lists = key_lists(p, saved.live, of_keys)
+    for programs, special in launches(p, p.all_key_blocks, "COLUMNS", None):
+        key_kernel[(programs * items * p.k.shape[1],)](
+            p.q, p.k, p.v, seen, alphas, lengths, *lists,
+            g, lines, gk, gv, *numbers, *places, **(options | special),
+        )  # fmt: skip
     return Gradients(
         gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None
     )

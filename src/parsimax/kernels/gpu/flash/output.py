@@ -19,6 +19,7 @@ from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import FOLDED, OF_KEYS, fold, load_block, tile_scores
+from .pairs import nth_block, queries_are_mine
 from .rows import rows_of_program
 from .weights import ANY, STEEP, boost, ordinary, shares
 
@@ -30,7 +31,7 @@ def _sums(
     q, k_ptr, v_ptr, k_row, v_row, rows, a, b, beta, scale, list_ptr, count, inner, outer,
     offset, queries, keys, left, right, size, value_size, seen_ptr, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TRAIN: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, PAIRS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
@@ -45,7 +46,7 @@ def _sums(
     # with stages, a loop that branches between its products makes all products of a kernel wait
     STAGES: tl.constexpr = 1 if KIND == ANY else None
     for index in tl.range(count, num_stages=STAGES):
-        block = tl.load(list_ptr + index).to(tl.int32)
+        block = nth_block(list_ptr, index, PAIRS)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
         k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE, EVEN)
         v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES, EVEN)
@@ -96,16 +97,22 @@ def output_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     TRAIN: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Context, and w if TRAIN, of one block of queries."""
+    """Context, and w if TRAIN, of one block of queries or two."""
+    if not queries_are_mine(
+        heads, queries, keys, row_blocks, offset, left, right, lengths_ptr, count_ptr,
+        PAIRS, CAUSAL, LENGTHS, ROWS, COLUMNS,
+    ):  # fmt: skip
+        return
     where, counts, numbers, reading, blocks = rows_of_program(
         q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
         scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
         offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
         seen_item, seen_head,
-        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
+        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS,
         ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
     rows, row, first, step, _item_head, _line_of_map = where
@@ -122,12 +129,12 @@ def output_kernel(
         if ordinary(beta, ROUGH):
             out, mean, mass, slope = _sums(
                 *arguments, POWER, NEVER, TRAIN, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
         else:
             out, mean, mass, slope = _sums(
                 *arguments, ANY, NEVER, TRAIN, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     else:
         out = tl.zeros([ROWS, VALUES], tl.float32)
@@ -138,7 +145,7 @@ def output_kernel(
         if count > 0:
             out, mean, mass, slope = _sums(
                 *arguments, KIND, NEAR, TRAIN, ROUGH,
-                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     if TRAIN and KIND == ANY:
         if beta < NEAR_ONE:

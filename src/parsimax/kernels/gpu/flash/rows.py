@@ -5,7 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import block_of_head, load_rows, numbers_of, rows_of, unit, whole_blocks, wide
+from .blocks import (
+    block_of_head,
+    load_rows,
+    numbers_of,
+    rows_of,
+    unit,
+    whole_blocks,
+    wide,
+)
+from .pairs import THESE, crowded_queries, programs_of
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, line
@@ -18,12 +27,13 @@ def rows_of_program(
     q_item, q_head, q_row, k_item, k_head, v_item, v_head, seen_item, seen_head,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr,
+    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Where, how many, scores, what is read, and which blocks; a tuple of each."""
-    block, item_head = block_of_head(row_blocks)
-    place = row_blocks - 1 - block  # those with many keys come first where it is causal
+    many = programs_of(row_blocks, PAIRS)
+    block, item_head = block_of_head(many)
+    place = many - 1 - block  # those with many keys come first where it is causal
     item, head = item_head // heads, item_head % heads
     row_block, q_at, k_at, first_row = place, item, item, wide(item) * queries
     if PACKED:
@@ -34,6 +44,7 @@ def rows_of_program(
     rows = row_block * ROWS + tl.arange(0, ROWS)
     start = numbers_of(item_head, q_at, head, heads, queries, PACKED)
     first, step = rows_of(start, first_row, head, heads, BY_ROWS)
+    all_keys = keys
     keys, _first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     beta = value
     if TENSOR:
@@ -57,9 +68,17 @@ def rows_of_program(
     inner, outer = whole_blocks(
         row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
     )
-    line_of_map = wide(item_head) * row_blocks + place
-    count = tl.load(count_ptr + line_of_map)
-    list_here = list_ptr + line_of_map * key_blocks
+    if PAIRS == THESE:
+        line_of_map = wide(item_head) * row_blocks + place * 2
+        _crowd, list_here, end = crowded_queries(
+            place, item_head, item, queries, all_keys, row_blocks, offset, left, right,
+            lengths_ptr, count_ptr, CAUSAL, LENGTHS, ROWS // 2, COLUMNS,
+        )  # fmt: skip
+        count = end - list_here
+    else:
+        line_of_map = wide(item_head) * row_blocks + place
+        count = tl.load(count_ptr + line_of_map)
+        list_here = list_ptr + line_of_map * key_blocks
     return (
         (rows, row, first, step, item_head, line_of_map),
         (queries, keys, offset),
