@@ -42,6 +42,10 @@ VALUE_ERRORS: list[tuple[str, dict[str, Any]]] = [
     (r"same length, got 5 keys .* and 4 values", {"v": V[:, :, :4]}),
     (r"broadcast, got q \(2, 4, 3, 8\) and k \(2, 2.*enable_gqa", {"k": K[:, :2]}),
     (r"broadcast, got q .* and v \(3, 4, 5, 6\)$", {"v": V.new_zeros(3, 4, 5, 6)}),
+    (
+        r"leading dimensions of k and v must broadcast, got k \(2.* v \(3",
+        {"q": Q[:1], "v": V.new_zeros(3, 4, 5, 6)},
+    ),
     ("4 heads in q and 3 in k", {"k": K[:, :3], "v": V[:, :3], "enable_gqa": True}),
     ("4 heads in q and 3 in v", {"k": K[:, :2], "v": V[:, :3], "enable_gqa": True}),
     ("needs a dimension of heads", dict(**ONE, enable_gqa=True)),

@@ -218,3 +218,29 @@ def test_errors_name_the_argument(message: str, wrong: dict[str, Any]) -> None:
     kind = TypeError if any(message == text for text, _ in TYPE_ERRORS) else ValueError
     with pytest.raises(kind, match=message):
         px.attention.decode(**arguments)
+
+
+@pytest.mark.parametrize("readable", [True, False])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_pages_that_a_window_hides_may_have_been_given_back(
+    monkeypatch: pytest.MonkeyPatch, readable: bool, queries: int
+) -> None:
+    if not readable:
+        monkeypatch.setattr(decoding, "_readable", lambda lengths: False)
+    q, mask = rand(0, B, HQ, queries, E), rand(4, B, 1, queries, 12)
+    k, v = caches()
+    options: dict[str, Any] = {"attn_mask": mask, "enable_gqa": True, "window": (2, 0)}
+    lengths = torch.tensor(LENGTHS)
+    right = px.attention.decode(q, k, v, lengths, **options)
+    (k_pages, table), (v_pages, _) = pages_of(k), pages_of(v)
+    gone = 0
+    for i, length in enumerate(LENGTHS):
+        for j in range(max(0, length - queries - 2) // PAGE):
+            k_pages[table[i, j]] = v_pages[table[i, j]] = torch.nan
+            table[i, j] = 1000
+            gone += 1
+    assert gone
+    found = px.attention.decode(q, k_pages, v_pages, lengths, table, **options)
+    torch.testing.assert_close(found, right)
+    with pytest.raises(ValueError, match="every value of block_table"):
+        px.attention.decode(q, k_pages, v_pages, lengths, table, attn_mask=mask, enable_gqa=True)

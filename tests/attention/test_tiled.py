@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.attention import loops
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import parsimax as px
 from parsimax.attention import tiled, tiles
@@ -373,3 +374,90 @@ def test_memory_is_linear_in_the_length() -> None:
     )
     whole = 4 * length**2  # one matrix of weights, of which the plain path holds several
     assert int(done.stdout) < whole / 20
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_a_gradient_of_the_gradient_where_inputs_are_one_tensor_or_made_of_each_other(
+    monkeypatch: pytest.MonkeyPatch, dropout_p: float
+) -> None:
+    x = rand(0, 1, 2, 9, 4).requires_grad_()
+
+    def run(*, again: bool) -> list[Tensor]:
+        monkeypatch.setitem(tiled._LARGE, "cpu", 1)
+        torch.manual_seed(0)
+        alpha = 1.3 + 0.1 * x.mean((0, 2, 3))
+        bias = x[..., :1].mT
+        out = px.attention(x, x, x, None, dropout_p, True, 3.0)
+        out = out + px.attention(2 * x, x, x.roll(1, -1), bias, dropout_p, alpha=alpha)
+        (g,) = torch.autograd.grad(out.square().sum(), x, create_graph=again)
+        return [g.detach(), *torch.autograd.grad(g.square().sum(), x)] if again else [g]
+
+    right = run(again=False)[0]
+    found = run(again=True)
+    torch.testing.assert_close(found[0], right)
+    if not dropout_p:
+        plain = torch.autograd.functional.hvp(
+            lambda x: _plain_sum(monkeypatch, x), x.detach(), 2 * right
+        )[1]
+        torch.testing.assert_close(found[1], plain)
+
+
+def _plain_sum(monkeypatch: pytest.MonkeyPatch, x: Tensor) -> Tensor:
+    monkeypatch.setitem(tiled._LARGE, "cpu", 1 << 40)
+    alpha = 1.3 + 0.1 * x.mean((0, 2, 3))
+    out = px.attention(x, x, x, None, 0.0, True, 3.0)
+    out = out + px.attention(2 * x, x, x.roll(1, -1), x[..., :1].mT, alpha=alpha)
+    return out.square().sum()
+
+
+def test_a_checkpoint_gives_what_was_saved_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tiled._LARGE, "cpu", 1)
+    leaves = [rand(i, 2, 2, 9, 4).requires_grad_() for i in range(3)]
+
+    def run(function: Any) -> tuple[Tensor, ...]:
+        torch.manual_seed(0)
+        return torch.autograd.grad(function(*leaves).square().sum(), leaves)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return px.attention(q, k, v, dropout_p=0.3)
+
+    kept = run(lambda *x: checkpoint(attend, *x, use_reentrant=False))
+    for found, right in zip(kept, run(attend), strict=True):
+        assert torch.equal(found, right)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 7, 4), (5, 3, 2, 7, 4), (3, 1, 7, 4)])
+def test_values_may_have_more_leading_dimensions_than_the_scores(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+) -> None:
+    q, k, v = rand(0, 1, 2, 5, 4), rand(1, 1, 2, 7, 4), rand(2, *shape)
+    lengths = torch.tensor([6])
+
+    def results(large: int) -> list[Tensor]:
+        monkeypatch.setitem(tiled._LARGE, "cpu", large)
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        out = px.attention(*leaves, is_causal=True, key_lengths=lengths)
+        weights = rand(3, *out.shape)
+        return [out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)]
+
+    for found, right in zip(results(1), results(1 << 40), strict=True):
+        torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_the_backward_may_have_another_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, dropout_p: float
+) -> None:
+    monkeypatch.setitem(tiled._LARGE, "cpu", 1)
+    monkeypatch.setitem(tiled._ROOM, "cpu", 1 << 13)
+    leaves = [rand(i, 1, 1, 300, 4).requires_grad_() for i in range(3)]
+
+    def run(threads: int) -> tuple[Tensor, ...]:
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+        torch.manual_seed(0)
+        out = px.attention(*leaves, dropout_p=dropout_p)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+        return torch.autograd.grad(out.square().sum(), leaves)
+
+    for found, right in zip(run(1), run(8), strict=True):
+        assert torch.equal(found, right)

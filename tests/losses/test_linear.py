@@ -10,6 +10,7 @@ from tests.contracts.backends import AVAILABLE
 from tests.losses import oracle
 from torch.func import grad, jacfwd, jacrev, vmap
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import parsimax as px
 from parsimax.losses import linear_chunks
@@ -412,3 +413,16 @@ def test_a_layer_without_inputs(backend):
     torch.testing.assert_close(loss, expected)
     loss.backward()
     assert weight.grad.shape == (5, 0)
+
+
+def test_a_checkpoint_gives_what_was_saved_only_once():
+    generator = torch.Generator().manual_seed(0)
+    leaves = [torch.randn(n, 4, generator=generator).requires_grad_() for n in (6, 9)]
+    target = torch.arange(6)
+
+    def loss(hidden, weight):
+        return px.linear_entmax_loss(hidden, weight, target)
+
+    kept = torch.autograd.grad(checkpoint(loss, *leaves, use_reentrant=False), leaves)
+    for found, right in zip(kept, torch.autograd.grad(loss(*leaves), leaves), strict=True):
+        assert torch.equal(found, right)

@@ -41,8 +41,7 @@ def decode(
     of its keys, cut at its length, with ``causal_align="bottom-right"``.
 
     Entmax of up to 16 queries on a GPU is done by kernels that read every key once, in its page,
-    and values only in blocks that have weight. They give no gradients, never wait for the GPU, and
-    do not look at pages that a window hides.
+    and values only in blocks that have weight. They give no gradients and never wait for the GPU.
 
     Args:
         q: Queries (B, Hq, Lq, E), one or a few.
@@ -52,7 +51,8 @@ def decode(
         lengths: Integers (B,): how many keys each item has, from 0 to the capacity, which for
             pages is their size times the columns of the table. ``None`` is all.
         block_table: Integers (B, most pages of an item): the pages of each item in order. Places
-            beyond an item's length are not looked at and may have any value.
+            beyond an item's length, and those of pages that ``window`` hides from all queries, are
+            not looked at and may have any value.
         attn_mask: As in ``px.attention``; broadcasts to (B, Hq, Lq, capacity).
         is_causal: A query sees the keys up to its own position.
         scale: What the products are multiplied with; ``None`` is 1 / sqrt(E).
@@ -81,17 +81,18 @@ def decode(
     if attn_mask is not None:
         split_mask(attn_mask, torch.Size((*q.shape[:3], capacity)))
     lengths = check_lengths(lengths, q.shape[0], capacity)
-    block_table = check_table(block_table, lengths, k_cache)
+    left, right = read_window(window)
+    behind = None if left is None or _names_keys(mapping) else left + q.shape[2]
+    block_table = check_table(block_table, lengths, k_cache, behind)
     enable_gqa = check_flag(enable_gqa, "enable_gqa")
     scale = check_scale(scale, q.shape[-1])
-    left, right = read_window(window)
     lower = autocast_inputs(q, k_cache, v_cache)
     chosen = mapping if mapping is None or isinstance(mapping, Mapping) else read_text(mapping)
     known = decoding_alpha(*lower, attn_mask, enable_gqa, alpha, chosen)
     if known is not None:
         reach = left, 0 if is_causal else right
         return flash_decode(*lower, lengths, block_table, attn_mask, reach, known, scale)
-    request = Request(q, lengths, block_table, attn_mask, is_causal, window)
+    request = Request(q, lengths, block_table, attn_mask, is_causal, window, behind)
     options = Options(scale, enable_gqa, alpha, mapping)
     if _readable(lengths):
         return _item_by_item(request, k_cache, v_cache, options)
@@ -107,6 +108,7 @@ class Request(NamedTuple):
     attn_mask: Tensor | None
     is_causal: bool
     window: Window
+    behind: int | None  # keys from the last that any query sees; before them nothing is read
 
 
 class Options(NamedTuple):
@@ -116,6 +118,14 @@ class Options(NamedTuple):
     enable_gqa: bool
     alpha: float | Tensor
     mapping: Mapping | str | None
+
+
+def _names_keys(mapping: object) -> bool:
+    """Whether a mapping has tensors with a number for each key, which say how many there are."""
+    if not isinstance(mapping, Mapping):
+        return False
+    held = (getattr(mapping, f.name) for f in fields(mapping))
+    return any(isinstance(x, Tensor) and x.ndim > 0 and x.shape[-1] > 1 for x in held)
 
 
 def _readable(lengths: Tensor | None) -> bool:
@@ -170,13 +180,19 @@ def _cut(
 ) -> Tensor:
     """Items that all have this length."""
     table, mask = request.block_table, request.attn_mask
+    size = k_cache.shape[2]
+    if length is None:
+        length = size * (1 if table is None else table.shape[1])
+    first = 0 if request.behind is None else max(0, length - request.behind)
+    keys = slice(first, length)
+    if mask is not None and mask.ndim and mask.shape[-1] > 1:
+        mask = mask[..., keys]
     if table is not None:
-        size = k_cache.shape[2]
-        table = table if length is None else table[:, : -(-length // max(1, size))]
+        before = first // max(1, size)
+        table = table[:, before : -(-length // max(1, size))]
         k_cache, v_cache = _joined(k_cache, table), _joined(v_cache, table)
-    if length is not None:
-        k_cache, v_cache = k_cache[:, :, :length], v_cache[:, :, :length]
-        mask = mask[..., :length] if mask is not None and mask.ndim and mask.shape[-1] > 1 else mask
+        keys = slice(first - before * size, length - before * size)
+    k_cache, v_cache = k_cache[:, :, keys], v_cache[:, :, keys]
     return attention(
         request.q,
         k_cache,
@@ -205,19 +221,22 @@ def _joined(cache: Tensor, table: Tensor) -> Tensor:
 
 def _masked(request: Request, k_cache: Tensor, v_cache: Tensor, options: Options) -> Tensor:
     """The whole caches, with what is beyond the lengths hidden; lengths that cannot be give NaN."""
-    q, lengths, table, mask, is_causal, window = request
+    q, lengths, table, mask, is_causal, window, behind = request
     assert lengths is not None
     size, pages = k_cache.shape[2], k_cache.shape[0]
     keys = size * (1 if table is None else table.shape[1])
     good = (lengths >= 0) & (lengths <= keys)
     if table is not None:
-        needed = _needed(table, lengths, size)
+        needed = torch.where(_needed(table, lengths, size, behind), table, 0)
         good = good & ((needed >= 0) & (needed < pages)).all(1)
         needed = needed.clamp(0, max(0, pages - 1))
         k_cache, v_cache = _joined(k_cache, needed), _joined(v_cache, needed)
     lengths = torch.where(good, lengths, keys)  # so that the NaN of an item is seen
     # what was never written may be NaN, which a weight of 0 does not remove
-    inside = torch.arange(keys, device=q.device).view(1, 1, -1, 1) < lengths.view(-1, 1, 1, 1)
+    place, ends = torch.arange(keys, device=q.device).view(1, 1, -1, 1), lengths.view(-1, 1, 1, 1)
+    inside = place < ends
+    if behind is not None:
+        inside = inside & (place >= ends - behind)
     k, v = (torch.where(inside, x, 0.0) for x in (k_cache, v_cache))
     seen = _seen(lengths, q.shape[2], keys, is_causal, window)
     if mask is None:
@@ -253,9 +272,11 @@ def _seen(lengths: Tensor, queries: int, keys: int, is_causal: bool, window: Win
     return seen if left is None else seen & (key - place >= -left)
 
 
-def _needed(table: Tensor, lengths: Tensor, size: int) -> Tensor:
-    """The table, with page 0 wherever an item has no keys."""
-    return torch.where(_first_keys(table, size) < lengths.unsqueeze(1), table, 0)
+def _needed(table: Tensor, lengths: Tensor, size: int, behind: int | None) -> Tensor:
+    """Which pages of the table have keys that are read."""
+    first, ends = _first_keys(table, size), lengths.unsqueeze(1)
+    needed = first < ends
+    return needed if behind is None else needed & (first + size > ends - behind)
 
 
 def _first_keys(table: Tensor, size: int) -> Tensor:
@@ -320,7 +341,9 @@ def check_lengths(lengths: Tensor | None, items: int, capacity: int) -> Tensor |
     return lengths
 
 
-def check_table(block_table: Tensor | None, lengths: Tensor | None, cache: Tensor) -> Tensor | None:
+def check_table(
+    block_table: Tensor | None, lengths: Tensor | None, cache: Tensor, behind: int | None
+) -> Tensor | None:
     """Every page that an item needs exists."""
     if block_table is None:
         return None
@@ -331,8 +354,10 @@ def check_table(block_table: Tensor | None, lengths: Tensor | None, cache: Tenso
         return block_table  # nobody would look at it
     pages, _, size, _ = cache.shape
     table = block_table
+    if lengths is None:
+        lengths = torch.full_like(table[:, 0], size * table.shape[1]) if table.numel() else None
     if lengths is not None:
-        table = table[_first_keys(table, size) < lengths.unsqueeze(1)]
+        table = table[_needed(table, lengths, size, behind)]
     expected = f"from 0 to {pages - 1}, a page of the cache"
     check_values(table, "block_table", lambda n: (n >= 0) & (n < pages), expected)
     return block_table

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from parsimax.mappings.rowmap import fit, kernels_allowed
 
-from .visibility import Band, band_mask, intersect
+from .again import gradients_again
+from .visibility import Band, as_counts, band_mask, intersect
 
 if TYPE_CHECKING:
     from parsimax.kernels.gpu.flash.launch import Counts, Gradients
@@ -147,8 +148,9 @@ def packed_attention(
     """
     items = tuple(x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
     inside = (min(longest[0], q.shape[0]), min(longest[1], k.shape[0]))
+    places = [as_counts(x).contiguous() for x in starts]  # kernels count on from the first
     numbers = (*_numbers(band), *inside, bottom_right)
-    out = _call((*items, None), alpha, (None, *starts), scale, numbers)
+    out = _call((*items, None), alpha, (None, *places), scale, numbers)
     return out.squeeze(0).transpose(0, 1)
 
 
@@ -245,7 +247,8 @@ class _Flash(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = grads
-        tensors, kept = ctx.saved_tensors[:_TENSORS], ctx.saved_tensors[_TENSORS:]
+        saved = ctx.saved_tensors  # once: checkpoints give them no second time
+        tensors, kept = saved[:_TENSORS], saved[_TENSORS:]
         scores, alpha = ctx.needs_input_grad[3:_GRADIENTS]
         if not kernels_allowed(g):
             found = _plain_gradients(tensors, ctx.numbers, g)
@@ -270,12 +273,9 @@ def _fitted(made: Gradients, tensors: Any) -> tuple[Tensor | None, ...]:
 
 def _plain_gradients(tensors: Any, numbers: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     """In operations that can be differentiated again; they hold the whole matrix."""
-    with torch.enable_grad():
-        context = _plain(tensors, numbers)
-        inputs = tensors[:_GRADIENTS]
-        wanted = [x for x in inputs if x is not None and x.requires_grad]
-        found = iter(torch.autograd.grad(context, wanted, g, create_graph=True))
-    return tuple(next(found) if x is not None and x.requires_grad else None for x in inputs)
+    inputs, rest = tensors[:_GRADIENTS], tensors[_GRADIENTS:]
+    wanted = [x is not None and x.requires_grad for x in inputs]
+    return tuple(gradients_again(lambda *x: _plain((*x, *rest), numbers), inputs, wanted, g))
 
 
 def _plain(tensors: Any, numbers: Any) -> Tensor:
@@ -419,7 +419,8 @@ def _setup_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 
 def _operator_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     g = grads[0]
-    tensors, kept = ctx.saved_tensors[:_TENSORS], ctx.saved_tensors[_TENSORS:]
+    saved = ctx.saved_tensors
+    tensors, kept = saved[:_TENSORS], saved[_TENSORS:]
     nothing = _without(ctx)
     if g is None:
         return None, None, None, None, None, *nothing

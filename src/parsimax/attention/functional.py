@@ -34,6 +34,7 @@ from .inputs import (
     check_flag,
     check_scale,
     scores_shape,
+    with_lead_of,
 )
 from .precision import autocast_inputs, without_autocast
 from .products import matmul_heads
@@ -143,6 +144,10 @@ def attention(
     if rows is not None:
         check_dtypes(*lower)
         longest = tiled.known_lengths(key_lengths, shape)
+        each = with_lead_of(lower[0], v, shape, enable_gqa)
+        if each is not lower[0]:
+            lower, longest = (each, *lower[1:]), None
+            shape = torch.Size((*each.shape[:-1], shape[-1]))
         dropping = draw(dropout_p)
         problem = tiled.Problem(shape, band, scale, enable_gqa, rows[0], longest, dropping)
         return tiled.tiled_attention(*lower, bias, (allowed, within), problem, rows[1])

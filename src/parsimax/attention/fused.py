@@ -17,6 +17,7 @@ from parsimax._core.validation import transform_or_forward_mode, without_values
 from parsimax.mappings import Entmax, Mapping, Softmax, Sparsemax
 from parsimax.mappings.rowmap import fit, kernels_allowed
 
+from .again import gradients_again
 from .choice import plain
 
 
@@ -102,11 +103,10 @@ class _Fused(torch.autograd.Function):
     ) -> Tensor:
         from parsimax.kernels.gpu import on_device_of, short_attention
 
-        # a row of a head must lie in one piece
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         alpha = value if tensor is None else alphas_of_heads(tensor)
         with on_device_of(q):
-            out, saved = short_attention.forward(q, k, v, seen, causal, alpha, scale)
+            out, saved = short_attention.forward(*_in_rows(q, k, v), seen, causal, alpha, scale)
+        # as they came: a copy made here would have no part in a gradient of the gradient
         ctx.save_for_backward(q, k, v, seen, tensor, *saved)
         ctx.causal, ctx.value, ctx.scale = causal, value, scale
         return out
@@ -119,17 +119,23 @@ class _Fused(torch.autograd.Function):
         q, k, v, seen, tensor, top, x = ctx.saved_tensors
         want = tensor is not None and ctx.needs_input_grad[5]
         if not kernels_allowed(g):
-            gq, gk, gv, ga = _plain_gradients(ctx, g)
+            gq, gk, gv, ga = _plain_gradients(ctx, (q, k, v, seen, tensor), g)
             return gq, gk, gv, None, None, ga, None, None
         alpha = ctx.value if tensor is None else alphas_of_heads(tensor)
         saved = short_attention.Saved(top, x)
         with on_device_of(q):
             gq, gk, gv, change = short_attention.backward(
-                q, k, v, seen, ctx.causal, alpha, ctx.scale, saved, g, want
+                *_in_rows(q, k, v), seen, ctx.causal, alpha, ctx.scale, saved, g, want
             )
         gk, gv = _of_groups(gk, k), _of_groups(gv, v)
         ga = None if change is None else fit(change.sum(0), tensor)
         return gq, gk, gv, None, None, ga, None, None
+
+
+def _in_rows(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A row of a head must lie in one piece."""
+    whole = [x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v)]
+    return whole[0], whole[1], whole[2]
 
 
 def alphas_of_heads(alpha: Tensor) -> Tensor:
@@ -146,23 +152,23 @@ def _of_groups(gradient: Tensor, like: Tensor) -> Tensor:
     return gradient.reshape(items, heads, -1, *rest).sum(2)
 
 
-def _plain_gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _plain_gradients(ctx: Any, tensors: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     """In operations that can be differentiated again."""
     from .choice import entmax_of_heads
     from .functional import attend
 
-    q, k, v, seen, tensor, *_ = ctx.saved_tensors
-    alpha = ctx.value if tensor is None else tensor
+    q, k, v, seen, tensor = tensors
     if ctx.causal:
         band = q.new_ones(q.shape[2], k.shape[2], dtype=torch.bool).tril()
         seen = band if seen is None else seen & band
-    with torch.enable_grad():
-        grouped = q.shape[1] != k.shape[1]
-        context = attend(
+    grouped = q.shape[1] != k.shape[1]
+
+    def context_of(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> Tensor:
+        alpha = ctx.value if tensor is None else tensor
+        return attend(
             q, k, v, lambda s, m: entmax_of_heads(s, alpha, m), seen, None, 0.0, ctx.scale, grouped
         ).context
-        inputs = [q, k, v, *([] if tensor is None else [tensor])]
-        wanted = [x for x in inputs if x.requires_grad]
-        found = iter(torch.autograd.grad(context, wanted, g, create_graph=True))
-    gradients = [next(found) if x.requires_grad else None for x in inputs]
-    return (*gradients, *([None] if tensor is None else []))
+
+    inputs = (q, k, v, tensor)
+    wanted = [x is not None and x.requires_grad for x in inputs]
+    return tuple(gradients_again(context_of, inputs, wanted, g))

@@ -27,12 +27,21 @@ def scores_shape(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> torch.Siz
     if enable_gqa:
         _check_groups(q, k, "k")
         _check_groups(q, v, "v")
-        _broadcast(q, v, "v", keep=3)
-        lead = (*_broadcast(q, k, "k", keep=3), q.shape[-3])
+        _broadcast(q, v, "q", "v", keep=3)
+        lead = (*_broadcast(q, k, "q", "k", keep=3), q.shape[-3])
+        _broadcast(k, v, "k", "v", keep=3)
     else:
-        _broadcast(q, v, "v", keep=2)
-        lead = _broadcast(q, k, "k", keep=2)
+        _broadcast(q, v, "q", "v", keep=2)
+        lead = _broadcast(q, k, "q", "k", keep=2)
+        _broadcast(k, v, "k", "v", keep=2)
     return torch.Size((*lead, q.shape[-2], k.shape[-2]))
+
+
+def with_lead_of(q: Tensor, v: Tensor, shape: torch.Size, enable_gqa: bool) -> Tensor:
+    """Queries for each context, where values have leading dimensions that the scores have not."""
+    keep = 3 if enable_gqa else 2
+    lead = torch.broadcast_shapes(shape[:-keep], v.shape[:-keep])  # type: ignore[no-untyped-call]
+    return q if lead == shape[:-keep] else q.expand(*lead, *q.shape[-keep:])
 
 
 def check_tensor(name: str, x: object) -> None:
@@ -72,7 +81,7 @@ def _check_groups(q: Tensor, x: Tensor, name: str) -> None:
         )
 
 
-def _broadcast(q: Tensor, x: Tensor, name: str, keep: int) -> tuple[int, ...]:
+def _broadcast(q: Tensor, x: Tensor, of: str, name: str, keep: int) -> tuple[int, ...]:
     """The broadcast of all but the last ``keep`` dimensions."""
     if q.shape[:-keep] == x.shape[:-keep]:  # torch takes ten microseconds to see it
         return tuple(q.shape[:-keep])
@@ -83,8 +92,8 @@ def _broadcast(q: Tensor, x: Tensor, name: str, keep: int) -> tuple[int, ...]:
         grouped = keep == 2 and q.ndim > 2 and x.ndim > 2 and q.shape[-3] != x.shape[-3]
         hint = "; for grouped heads pass enable_gqa=True" if grouped else ""
         raise ValueError(
-            f"the leading dimensions of q and {name} must broadcast, got q {tuple(q.shape)} and "
-            f"{name} {tuple(x.shape)}{hint}"
+            f"the leading dimensions of {of} and {name} must broadcast, got {of} {tuple(q.shape)} "
+            f"and {name} {tuple(x.shape)}{hint}"
         ) from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from parsimax._core.dtypes import HALF, exact_dtype, working
 from parsimax._core.validation import transform_or_forward_mode, without_values
 from parsimax.mappings.rowmap import kernels_allowed
 
+from .again import gradients_again
 from .dropping import Dropping
 from .precision import without_autocast
 from .products import matmul_heads, matmul_lengths
@@ -38,6 +39,8 @@ class Problem:
     Args:
         shape: Of the scores, (..., Lq, Lk).
         longest: Keys of each item, if that is known.
+        threads: That share a tile on the CPU. They decide how large it is, and the backward, which
+            may find others, must cut as the forward did.
     """
 
     shape: torch.Size
@@ -47,6 +50,7 @@ class Problem:
     rows: Rows
     longest: tuple[int, ...] | None = None
     dropping: Dropping | None = None
+    threads: int = field(default_factory=torch.get_num_threads)
 
     def group(self, keys: Tensor) -> int:
         """Query heads that share a head of these keys or values."""
@@ -57,7 +61,7 @@ class Problem:
         together = math.lcm(self.group(k), self.group(v))
         room = _ROOM.get(k.device.type, _ROOM["cuda"])
         if k.device.type == "cpu":  # enough for every thread
-            room *= min(8, torch.get_num_threads())
+            room *= min(8, self.threads)
         return tiles(self.shape, self.band, room, heads=together, longest=self.longest, block=block)
 
     def few(self, device: torch.device) -> bool:
@@ -132,7 +136,8 @@ class _Tiled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = grads
-        tensors, outputs = ctx.saved_tensors[: ctx.given], ctx.saved_tensors[ctx.given :]
+        saved = ctx.saved_tensors  # once: checkpoints give them no second time
+        tensors, outputs = saved[: ctx.given], saved[ctx.given :]
         wanted = (*ctx.needs_input_grad[:4], *ctx.needs_input_grad[7:])
         if kernels_allowed(g):
             with without_autocast(g.device):
@@ -240,16 +245,14 @@ def _plain_gradients(
     visible = intersect(allowed, within, band_mask(problem.band, problem.shape, q.device))
     factors = None if problem.dropping is None else _all_factors(problem, q, k, v)
 
-    def weigh(scores: Tensor, seen: Tensor | None) -> Tensor:
-        weights = problem.rows.with_tensors(parameters)(scores, mask=seen)
-        return weights if factors is None else weights * factors
+    def context_of(q: Tensor, k: Tensor, v: Tensor, bias: Any, *parameters: Tensor) -> Tensor:
+        def weigh(scores: Tensor, seen: Tensor | None) -> Tensor:
+            weights = problem.rows.with_tensors(parameters)(scores, mask=seen)
+            return weights if factors is None else weights * factors
 
-    with torch.enable_grad():
-        context = attend(q, k, v, weigh, visible, bias, 0.0, problem.scale, problem.grouped).context
-        inputs = (q, k, v, bias, *parameters)
-        chosen = [x for x, want in zip(inputs, wanted, strict=True) if want]
-        found = iter(torch.autograd.grad(context, chosen, g, create_graph=True))
-    return [next(found) if want else None for want in wanted]
+        return attend(q, k, v, weigh, visible, bias, 0.0, problem.scale, problem.grouped).context
+
+    return gradients_again(context_of, (q, k, v, bias, *parameters), wanted, g)
 
 
 def _all_factors(problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

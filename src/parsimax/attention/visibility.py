@@ -109,7 +109,8 @@ def check_lengths(key_lengths: object, shape: torch.Size) -> Tensor:
     """Integers, one for each item of the first dimension, from 0 to the number of keys."""
     if not isinstance(key_lengths, Tensor):
         raise TypeError(f"key_lengths must be a tensor or None, got {type(key_lengths).__name__}")
-    if key_lengths.dtype == torch.bool or key_lengths.is_floating_point():
+    inexact = key_lengths.is_floating_point() or key_lengths.is_complex()
+    if key_lengths.dtype == torch.bool or inexact:
         raise TypeError(f"key_lengths must have an integer dtype, got {key_lengths.dtype}")
     batched = len(shape) > 2
     if key_lengths.ndim > 1 or (key_lengths.ndim == 1 and not batched):

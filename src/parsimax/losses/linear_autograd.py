@@ -103,12 +103,13 @@ class _LinearFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         g, wanted = grads[0], ctx.wanted
-        tensors, change = ctx.saved_tensors[:_INPUTS], ctx.saved_tensors[_INPUTS]
+        saved = ctx.saved_tensors  # once: checkpoints give them no second time
+        tensors, change = saved[:_INPUTS], saved[_INPUTS]
         nothing = (None,) * (len(ctx.needs_input_grad) - 4)
         with precisely(g):
             if not kernels_allowed(g):
                 return *plain_backward(tensors, ctx.settings, wanted, g), *nothing
-            kept = ctx.saved_tensors[_INPUTS + 1 :]
+            kept = saved[_INPUTS + 1 :]
             support = ctx.support(*kept[:3]) if ctx.support else None
             dense = Gradients(*kept[3:]) if ctx.dense else None
             problem = _problem(tensors, *ctx.settings)
@@ -280,7 +281,8 @@ def _setup_operator(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 
 def _operator_backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     g, wanted = grads[0], ctx.wanted
-    tensors, kept = ctx.saved_tensors[:_INPUTS], ctx.saved_tensors[_INPUTS:]
+    saved = ctx.saved_tensors
+    tensors, kept = saved[:_INPUTS], saved[_INPUTS:]
     nothing = (None,) * (_INPUTS + 5 - 4)
     if g is None:
         return None, None, None, None, *nothing

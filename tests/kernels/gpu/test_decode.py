@@ -172,6 +172,36 @@ def test_pages(page, alpha):
     check(*inputs(heads=2, group=page % 2 + 1), alpha, page=page)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.parametrize("page", [3, 4, 16])
+def test_pages_that_a_window_hides_may_have_been_given_back(page, alpha):
+    """Those of a block of which the queries see the end, too."""
+    q, k, v = inputs(queries=2)
+    table = paged(k, page)[1]
+    for item, length in enumerate(LENGTHS):
+        seen = max(0, length - 2 - 5)
+        k[item, :, : seen // page * page] = torch.nan
+        v[item, :, : seen // page * page] = torch.nan
+        table[item, : seen // page] = -1
+    (pages, _), (values, _) = paged(k, page), paged(v, page)
+    lengths = torch.tensor(LENGTHS, device=DEVICE)
+    found = flash_decoding.flash_decode(
+        q, pages, values, lengths, table, None, (5, 0), alpha, 0.5
+    )  # fmt: skip
+    right = expected(
+        q, k.nan_to_num(), v.nan_to_num(), alpha, lengths, reach=(5, 0)
+    )  # fmt: skip
+    torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_grids_have_one_dimension(alpha):
+    """The others end at 65,535, and there may be more heads of items than that."""
+    q, k, v = inputs()
+    made = plan.Plan(problem.Problem(q, k, v, None, None, None, alpha, 0.5, None))
+    assert all(len(launched.grid) == 1 for launched in made.chain._launches)
+
+
 def test_masks():
     q, k, v = inputs(queries=2, group=2)
     noise = draw(torch.float32, 3, 2, 1, 61)

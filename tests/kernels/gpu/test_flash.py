@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.contracts.gpu.device import DEVICE
+from torch.utils.checkpoint import checkpoint
 
 import parsimax as px
 from parsimax.attention import flash, functional, visibility
@@ -390,6 +391,27 @@ def test_gradients_of_gradients():
     theirs = second(lambda q, k, v: px.attention(q, k, v, None, 0.0, True, 0.5))
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_gradient_of_the_gradient_of_one_tensor():
+    x = inputs(queries=5, keys=5, heads=2)[0].detach().requires_grad_()
+
+    def gradients(create_graph):
+        out = flash.flash_attention(x, x, 2 * x, None, CAUSAL, None, 1.5, 0.5)
+        return torch.autograd.grad(out.square().sum(), x, create_graph=create_graph)
+
+    torch.testing.assert_close(gradients(True), gradients(False), rtol=1e-4, atol=1e-4)
+
+
+def test_a_checkpoint_gives_what_was_saved_only_once():
+    leaves = [x.detach().requires_grad_() for x in inputs(heads=1, queries=3, keys=5)]
+
+    def attend(q, k, v):
+        return flash.flash_attention(q, k, v, None, CAUSAL, None, 1.5, 0.5)
+
+    kept = torch.autograd.grad(checkpoint(attend, *leaves, use_reentrant=False).sum(), leaves)
+    for found, right in zip(kept, torch.autograd.grad(attend(*leaves).sum(), leaves), strict=True):
+        assert torch.equal(found, right)
 
 
 def test_what_the_kernels_do_not_know_goes_elsewhere():

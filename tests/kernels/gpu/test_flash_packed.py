@@ -144,6 +144,21 @@ def test_starts_that_cannot_be_give_nan_and_touch_nothing_else(case):
     assert not gv.any()
 
 
+@pytest.mark.parametrize("how", ["strided", torch.uint8, torch.int8])
+def test_starts_of_any_integers_that_lie_anyhow(how):
+    queries = keys = (100, 7, 20) if how == torch.int8 else (140, 60, 20)
+    q, k, v = inputs(queries=queries, keys=keys, heads=1)
+    right = alone(q, k, v, queries, keys, 1.5, scale=0.5)
+    places = starts(queries)
+    if how == "strided":
+        places = torch.stack([places, places + 1], 1)[:, 0]
+    else:
+        places = places.to(how)
+    longest = (max(queries),) * 2
+    found = flash.packed_attention(q, k, v, (places, places), longest, Band(), False, 1.5, 0.5)
+    torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
+
+
 def test_only_blocks_that_may_exist_take_memory():
     queries = (1000, *(1,) * 200)
     q = torch.empty(1, 2, sum(queries), 8)

@@ -8,6 +8,7 @@ from tests.contracts.gpu.device import DEVICE
 
 import parsimax as px
 from parsimax.attention.fused import few_keys, fused_attention, kernel_alpha
+from parsimax.kernels.gpu import short_attention
 
 # what IEEE does silently on a GPU, numpy announces
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -228,6 +229,36 @@ def test_a_gradient_of_the_gradient():
     )
     for a, b in zip(mine, theirs, strict=True):
         assert (a.float() - b.float()).abs().max() < 0.05 * b.float().abs().max()
+
+
+def test_a_gradient_of_the_gradient_of_one_tensor_and_of_keys_that_lie_otherwise():
+    (x, k, _) = (x.detach().requires_grad_() for x in inputs(1, 2, 5, 7, 8, 8))
+    turned = k.detach().mT.contiguous().mT.requires_grad_()
+    assert turned.stride(3) != 1
+
+    def gradients(create_graph):
+        out = fused_attention(x, turned, turned, None, False, 1.4, 0.5)
+        out = out + fused_attention(x, x, x, None, True, 1.4, 0.5)
+        return torch.autograd.grad(
+            out.float().square().sum(), (x, turned), None, None, create_graph
+        )
+
+    for found, right in zip(gradients(True), gradients(False), strict=True):
+        error = (found.double() - right.double()).abs().max()
+        assert error <= 2 * BFLOAT16 * right.abs().max()
+
+
+def test_what_32_bits_cannot_say_goes_elsewhere():
+    k = v = torch.empty(1, 1, 8, 64, dtype=torch.bfloat16, device="meta")
+
+    def taken(queries, stride):
+        strides = (0, 0, stride, 1)
+        q = torch.empty_strided((1, 1, queries, 64), strides, dtype=k.dtype, device="meta")
+        return short_attention.fits(q, k, v)
+
+    assert taken(1 << 19, 64)
+    assert not taken(1 << 21, 64)  # more pieces than a grid has room for
+    assert not taken(1 << 19, 1 << 12)  # rows too far from the first
 
 
 def test_who_takes_the_kernel():

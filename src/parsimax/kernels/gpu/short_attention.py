@@ -34,6 +34,8 @@ from .sizes import pieces, power_of_two
 
 MOST_KEYS = 128
 LARGEST_HEAD = 128
+_MOST_PIECES = (1 << 16) - 1  # of queries: the second dimension of a grid ends there
+_FARTHEST = (1 << 31) - 1  # from the first row of a head to its last, which 32 bits have to say
 
 
 @triton.jit
@@ -304,6 +306,9 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and v.numel() > 0
         and q.shape[1] % k.shape[1] == 0  # one head of queries may broadcast to many of keys
         and max(q.shape[3], v.shape[3]) <= LARGEST_HEAD
+        and pieces(q.shape[2], 16) <= _MOST_PIECES
+        and max(x.shape[2] * x.stride(2) for x in (q, k, v)) <= _FARTHEST
+        and q.shape[1] * q.shape[2] * max(q.shape[3], v.shape[3]) <= _FARTHEST
     )
 
 

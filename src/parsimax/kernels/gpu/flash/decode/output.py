@@ -6,22 +6,23 @@ import triton
 import triton.language as tl
 
 from parsimax.kernels.gpu.approx import rounded
-from parsimax.kernels.gpu.flash.blocks import wide
+from parsimax.kernels.gpu.flash.blocks import block_of_head, wide
 from parsimax.kernels.gpu.flash.weights import boost, line, shares
 from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 
 from .lists import list_above
-from .places import cache_rows, item_keys, seen_blocks
+from .places import cache_rows, first_seen, item_keys, seen_blocks
 from .total import sum_rows
 
 
 @quick
-@triton.jit(do_not_specialize=["queries", "capacity", "pages"])
+@triton.jit(do_not_specialize=["queries", "capacity", "parts", "pages"])
 def parts_kernel(
     v_ptr, a_ptr, lengths_ptr, table_ptr, scores_ptr, tops_ptr, top_ptr, x_ptr, low_ptr,
     list_ptr, parts_ptr, mass_ptr, arrived_ptr, out_ptr,
-    value, heads, group, queries, capacity, value_size, row_tiles, blocks, longest, left, right,
+    value, heads, group, queries, capacity, value_size, row_tiles, parts, blocks, longest,
+    left, right,
     pages, lengths_step, table_row, table_column, v_item, v_head, v_row, v_part,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, PAGED: tl.constexpr, PAGE: tl.constexpr,
@@ -33,13 +34,13 @@ def parts_kernel(
     Of the ROWS of a tile at most REAL are there. The last program of a tile to come here adds up
     its parts, ADD at a time, unless that is 0; who was here is counted from the 0 that is found.
     """
-    part, parts = tl.program_id(0), tl.num_programs(0)
-    tile = tl.program_id(1)
+    part, tile = block_of_head(parts)
     item_head = tile // row_tiles
     item, head = item_head // heads, item_head % heads
     count = group * queries
     keys, _bad = item_keys(lengths_ptr, lengths_step, item, capacity, LENGTHS)
     begin, end = seen_blocks(queries, keys, left, right, CAUSAL, COLUMNS)
+    seen_from = first_seen(queries, keys, left, CAUSAL)
     first_row = (tile % row_tiles) * ROWS
     line_of_rows = wide(item_head) * count
     slot = wide(tile) * parts + part
@@ -71,9 +72,9 @@ def parts_kernel(
     for index in range(many):
         block = tl.load(list_here + index)
         v = cache_rows(
-            v_here, item, block, keys, value_size, v_item, v_row, v_part,
+            v_here, item, block, seen_from, keys, value_size, v_item, v_row, v_part,
             table_ptr, table_row, table_column, pages,
-            PAGED, PAGE, STRIDED, COLUMNS, WHOLE, VALUES,
+            PAGED, PAGE, STRIDED, COLUMNS, WHOLE, VALUES, CAUSAL,
         )  # fmt: skip
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
         places = lines[:, None] * COLUMNS + columns[None, :]

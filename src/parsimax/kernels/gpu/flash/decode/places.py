@@ -37,6 +37,15 @@ def seen_blocks(queries, keys, left, right, CAUSAL: tl.constexpr, COLUMNS: tl.co
 
 
 @triton.jit
+def first_seen(queries, keys, left, CAUSAL: tl.constexpr):
+    """The first key that any of the queries may see: pages before it may have been given back."""
+    if CAUSAL:
+        return tl.maximum(keys - queries - left, 0)
+    else:
+        return keys * 0
+
+
+@triton.jit
 def share(begin, end, part, parts):
     """The part of [begin, end) that one of several programs takes."""
     many = end - begin
@@ -57,14 +66,14 @@ def _page(page, pages):
 
 @triton.jit
 def lost_pages(
-    item, begin, end, keys, table_ptr, table_row, table_column, pages,
+    item, begin, end, low, keys, table_ptr, table_row, table_column, pages,
     PAGE: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """1 if keys of the blocks [begin, end) should be on a page that does not exist, or 0."""
+    """1 if keys from ``low`` of the blocks [begin, end) should be on a page that is none, or 0."""
     table_here = table_ptr + wide(item) * table_row
     last = tl.cdiv(tl.minimum(end * COLUMNS, keys), PAGE)
     lost = tl.zeros([_TOGETHER], tl.int32)
-    for first in range(begin * COLUMNS // PAGE, last, _TOGETHER):
+    for first in range(tl.maximum(begin * COLUMNS, low) // PAGE, last, _TOGETHER):
         number = first + tl.arange(0, _TOGETHER)
         places = number.to(tl.int64) * table_column
         page = tl.load(table_here + places, mask=number < last, other=0)
@@ -74,12 +83,12 @@ def lost_pages(
 
 @triton.jit
 def cache_rows(
-    pointer, item, block, keys, size, item_step, row_step, part_step,
+    pointer, item, block, low, keys, size, item_step, row_step, part_step,
     table_ptr, table_row, table_column, pages,
     PAGED: tl.constexpr, PAGE: tl.constexpr, STRIDED: tl.constexpr, COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Rows of one block of a cache, zero from ``keys`` on.
+    """Rows of one block of a cache, zero from ``keys`` on, and in short pages before ``low``.
 
     The pointer is that of the head, and pages are what items are elsewhere, PAGE rows each. STRIDED
     says that the numbers of a row do not lie side by side.
@@ -102,13 +111,18 @@ def cache_rows(
             for part in tl.static_range(COLUMNS // PAGE):
                 number = block * (COLUMNS // PAGE) + part
                 place = table_here + wide(number) * table_column
-                one = _page(tl.load(place, mask=number * PAGE < keys, other=0), pages)
+                there = (number * PAGE < keys) & ((number + 1) * PAGE > low)
+                one = _page(tl.load(place, mask=there, other=0), pages)
                 page = tl.where(here // PAGE == part, one, page)
             at = here % PAGE
         else:
             number = columns // PAGE
             places = number.to(tl.int64) * table_column
-            page = _page(tl.load(table_here + places, mask=columns < keys, other=0), pages)
+            there = (columns < keys) & (columns >= low)
+            page = _page(tl.load(table_here + places, mask=there, other=0), pages)
             at = columns - number * PAGE
         offsets = page * item_step + at.to(tl.int64) * row_step
-        return load_rows(pointer + offsets[:, None], columns, 0, keys, size, WHOLE, SIZE)
+        rows = columns
+        if CAUSAL and PAGED != WHOLE_PAGES:
+            rows = tl.where(columns < low, keys, columns)  # none
+        return load_rows(pointer + offsets[:, None], rows, 0, keys, size, WHOLE, SIZE)

@@ -124,7 +124,7 @@ class _Writer:
         self.plan.piece("top", rows)
         names = "q k v seen lengths table parts mass top"
         numbers = (
-            p.scale, *self.counts, p.q.shape[3], p.v.shape[3], cut.row_tiles,
+            p.scale, *self.counts, p.q.shape[3], p.v.shape[3], cut.row_tiles, splits,
             *self.band, *self.pages,
             *p.q.stride()[:3], *p.k.stride(), *p.v.stride(), *self.seen_steps,
         )  # fmt: skip
@@ -135,17 +135,18 @@ class _Writer:
             "WHOLE_VALUES": self.values == p.v.shape[3], "VALUES": self.values,
             "num_warps": cut.tiles.warps, "num_stages": self.stages(p.table is not None),
         }  # fmt: skip
-        grid = (splits, cut.all_tiles)
+        grid = (splits * cut.all_tiles,)  # the others may not be larger than 65,535
         return Launch(soft_kernel, grid, self.plan.which(names), numbers, options)
 
     def scores(self) -> Launch:
         """Of all keys, and the largest of every block."""
         p, cut = self.p, self.cut
+        splits = cut.splits(cut.tiles.programs)
         self.plan.piece("scores", cut.all_rows * cut.line * cut.tiles.columns)
         self.plan.piece("tops", cut.all_rows * cut.line)
         names = "q k alphas seen lengths table scores tops"
         numbers = (
-            p.scale, self.beta, *self.counts, p.q.shape[3], cut.row_tiles, cut.line,
+            p.scale, self.beta, *self.counts, p.q.shape[3], cut.row_tiles, splits, cut.line,
             *self.band, *self.pages, *p.q.stride()[:3], *p.k.stride(), *self.seen_steps,
         )  # fmt: skip
         options = {
@@ -153,7 +154,7 @@ class _Writer:
             "STRIDED": p.k.stride(3) != 1, "WHOLE": self.size == p.q.shape[3], "SIZE": self.size,
             "num_warps": cut.tiles.warps, "num_stages": self.stages(p.table is not None),
         }  # fmt: skip
-        grid = (cut.splits(cut.tiles.programs), cut.all_tiles)
+        grid = (splits * cut.all_tiles,)
         return Launch(scores_kernel, grid, self.plan.which(names), numbers, options)
 
     def solve(self) -> Launch:
@@ -184,7 +185,7 @@ class _Writer:
         self.plan.piece("mass", cut.all_tiles * splits * cut.rows)
         names = "v alphas lengths table scores tops top x low shares parts mass arrived out"
         numbers = (
-            self.beta, *self.counts, p.v.shape[3], cut.row_tiles, cut.line, longest,
+            self.beta, *self.counts, p.v.shape[3], cut.row_tiles, splits, cut.line, longest,
             *self.band, *self.pages, *p.v.stride(),
         )  # fmt: skip
         few_registers = cut.rows * self.values * p.v.element_size() <= 4096
@@ -196,7 +197,7 @@ class _Writer:
             "maxnreg": tiles.registers if few_registers else None,
             "num_warps": tiles.value_warps, "num_stages": self.stages(True),
         }  # fmt: skip
-        grid = (splits, cut.all_tiles)
+        grid = (splits * cut.all_tiles,)
         return Launch(parts_kernel, grid, self.plan.which(names), numbers, options)
 
     def total(self, splits: int, soft: bool) -> Launch:

@@ -21,10 +21,10 @@ _MARGIN = tl.constexpr(1.001)
 
 
 @quick
-@triton.jit(do_not_specialize=["queries", "capacity", "pages"])
+@triton.jit(do_not_specialize=["queries", "capacity", "parts", "pages"])
 def scores_kernel(
     q_ptr, k_ptr, a_ptr, seen_ptr, lengths_ptr, table_ptr, scores_ptr, tops_ptr,
-    scale, value, heads, group, queries, capacity, size, row_tiles, blocks, left, right,
+    scale, value, heads, group, queries, capacity, size, row_tiles, parts, blocks, left, right,
     pages, lengths_step, table_row, table_column,
     q_item, q_head, q_row, k_item, k_head, k_row, k_part,
     seen_item, seen_head, seen_row, seen_column,
@@ -40,13 +40,13 @@ def scores_kernel(
     weight.
     """
     which, asking, asked = tile_of_program(
-        q_ptr, seen_ptr, lengths_ptr, heads, group, queries, capacity, size, row_tiles,
+        q_ptr, seen_ptr, lengths_ptr, heads, group, queries, capacity, size, row_tiles, parts,
         left, right, lengths_step, q_item, q_head, q_row, seen_item, seen_head,
         CAUSAL, MASK, LENGTHS, ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
-    item_head, item, head = which
+    item_head, item, head, _slot = which
     q, q_rows, rows, count, seen_here = asking
-    keys, begin, end = asked
+    low, keys, begin, end = asked
     k_here = k_ptr + wide(head) * k_head
     beta = value
     if TENSOR:
@@ -57,7 +57,7 @@ def scores_kernel(
     lines = (wide(item_head) * count + rows) * blocks
     for block in range(begin, end):
         s = key_scores(
-            q, q_rows, k_here, item, block, scale, queries, keys, size, left, right,
+            q, q_rows, k_here, item, block, scale, queries, low, keys, size, left, right,
             k_item, k_row, k_part, table_ptr, table_row, table_column, pages,
             seen_here, seen_row, seen_column,
             CAUSAL, MASK, PAGED, PAGE, STRIDED, COLUMNS, WHOLE, SIZE,
@@ -71,7 +71,7 @@ def scores_kernel(
             tl.store(scores_ptr + places, s, mask=(rows < count)[:, None])
     if PAGED != WHOLE_CACHE:
         lost = lost_pages(
-            item, begin, end, keys, table_ptr, table_row, table_column, pages, PAGE, COLUMNS
+            item, begin, end, low, keys, table_ptr, table_row, table_column, pages, PAGE, COLUMNS
         )  # fmt: skip
         if lost > 0:  # this must show
             tl.debug_barrier()

@@ -20,10 +20,10 @@ from .tile import key_scores, tile_of_program
 
 
 @quick
-@triton.jit(do_not_specialize=["queries", "capacity", "pages"])
+@triton.jit(do_not_specialize=["queries", "capacity", "parts", "pages"])
 def soft_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, lengths_ptr, table_ptr, parts_ptr, mass_ptr, top_ptr,
-    scale, heads, group, queries, capacity, size, value_size, row_tiles, left, right,
+    scale, heads, group, queries, capacity, size, value_size, row_tiles, parts, left, right,
     pages, lengths_step, table_row, table_column, q_item, q_head, q_row,
     k_item, k_head, k_row, k_part, v_item, v_head, v_row, v_part,
     seen_item, seen_head, seen_row, seen_column,
@@ -36,22 +36,21 @@ def soft_kernel(
 
     Written are values under exp(score - largest), its mass, and the largest score of the part.
     """
-    part, parts = tl.program_id(0), tl.num_programs(0)
     which, asking, asked = tile_of_program(
-        q_ptr, seen_ptr, lengths_ptr, heads, group, queries, capacity, size, row_tiles,
+        q_ptr, seen_ptr, lengths_ptr, heads, group, queries, capacity, size, row_tiles, parts,
         left, right, lengths_step, q_item, q_head, q_row, seen_item, seen_head,
         CAUSAL, MASK, LENGTHS, ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
-    _item_head, item, head = which
+    _item_head, item, head, slot = which
     q, q_rows, rows, count, seen_here = asking
-    keys, begin, end = asked
+    low, keys, begin, end = asked
     k_here, v_here = k_ptr + wide(head) * k_head, v_ptr + wide(head) * v_head
     top = tl.full([ROWS], -float("inf"), tl.float32)
     mass = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, VALUES], tl.float32)
     for block in range(begin, end):
         s = key_scores(
-            q, q_rows, k_here, item, block, scale, queries, keys, size, left, right,
+            q, q_rows, k_here, item, block, scale, queries, low, keys, size, left, right,
             k_item, k_row, k_part, table_ptr, table_row, table_column, pages,
             seen_here, seen_row, seen_column,
             CAUSAL, MASK, PAGED, PAGE, K_STRIDED, COLUMNS, WHOLE, SIZE,
@@ -63,19 +62,19 @@ def soft_kernel(
         p = exp2((s - base[:, None]) * LOG2E)
         top = above
         v = cache_rows(
-            v_here, item, block, keys, value_size, v_item, v_row, v_part,
+            v_here, item, block, low, keys, value_size, v_item, v_row, v_part,
             table_ptr, table_row, table_column, pages,
-            PAGED, PAGE, V_STRIDED, COLUMNS, WHOLE_VALUES, VALUES,
+            PAGED, PAGE, V_STRIDED, COLUMNS, WHOLE_VALUES, VALUES, CAUSAL,
         )  # fmt: skip
         mass = mass * smaller + tl.sum(p, 1)
         out = out * smaller[:, None] + product(rounded(p * boost(v.dtype), v.dtype), v)
     if PAGED != WHOLE_CACHE:  # what should be on a page that does not exist must show
         lost = lost_pages(
-            item, begin, end, keys, table_ptr, table_row, table_column, pages, PAGE, COLUMNS
+            item, begin, end, low, keys, table_ptr, table_row, table_column, pages, PAGE, COLUMNS
         )  # fmt: skip
         top = tl.where(lost > 0, float("nan"), top)
     columns = tl.arange(0, VALUES)
-    row = (wide(tl.program_id(1)) * parts + part) * ROWS + tl.arange(0, ROWS)
+    row = wide(slot) * ROWS + tl.arange(0, ROWS)
     there = rows < count
     tl.store(parts_ptr + row[:, None] * VALUES + columns[None, :], out, mask=there[:, None])
     tl.store(mass_ptr + row, mass, mask=there)
