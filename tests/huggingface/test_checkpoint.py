@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.huggingface.models import FAMILIES, batch, make
+from tests.huggingface.models import FAMILIES, SIZE, batch, make
 
 import parsimax as px
 
@@ -113,3 +113,39 @@ def test_a_model_saved_without(tmp_path: Path) -> None:
     make("opt").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="was not saved with sparse attention"):
         px.huggingface.load(hf.OPTForCausalLM, tmp_path)
+
+
+def test_parts_that_were_saved_alone(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    both = {"encoder": {}, "decoder": {"is_decoder": True, "add_cross_attention": True}}
+    expected: dict[str, torch.Tensor] = {}
+    for name, more in both.items():
+        part = hf.BertLMHeadModel if more else hf.BertModel
+        model = part(hf.BertConfig(**SIZE, **more))
+        px.huggingface.enable(model, alpha=None, learn_alpha=True).save_pretrained(tmp_path / name)
+        expected |= {f"{name}.{k}": v for k, v in px.huggingface.alphas(model).items()}
+    folders = [tmp_path / name for name in both]
+    pair = hf.EncoderDecoderModel.from_encoder_decoder_pretrained(*folders)
+    with pytest.raises(ValueError, match=r"encoder' was saved with learned alphas"):
+        px.huggingface.enable(pair)
+    px.huggingface.enable(pair, learn_alpha=True)
+    assert same(px.huggingface.alphas(pair), expected)
+    px.huggingface.enable(pair, alpha=1.5, learn_alpha=True)  # a second time does not go back
+    assert all(torch.allclose(v, torch.tensor(1.5)) for v in px.huggingface.alphas(pair).values())
+    pair.save_pretrained(tmp_path / "pair")
+    again = px.huggingface.load(hf.EncoderDecoderModel, tmp_path / "pair")
+    assert same(px.huggingface.alphas(again), px.huggingface.alphas(pair))
+
+
+def test_loading_info_is_passed_on(tmp_path: Path) -> None:
+    model = saved("bert", tmp_path)
+    loaded, info = px.huggingface.load(hf.BertForMaskedLM, tmp_path, output_loading_info=True)
+    assert same(px.huggingface.alphas(loaded), px.huggingface.alphas(model))
+    assert not info["missing_keys"]
+
+
+def test_what_load_cannot_find(tmp_path: Path) -> None:
+    saved("gpt2", tmp_path / "one")
+    hf.GPT2LMHeadModel.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two")
+    with pytest.raises(ValueError, match=r"no saved alphas.*use from_pretrained and enable"):
+        px.huggingface.load(hf.GPT2LMHeadModel, tmp_path / "two")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,3 +214,66 @@ def test_bad_settings(arguments: Any, error: Any, message: str) -> None:
 def test_no_model_of_transformers(model: Any) -> None:
     with pytest.raises(TypeError, match=r"model must be .* of transformers"):
         px.huggingface.enable(model)
+
+
+# --- parts of models ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["part", "whole"])
+@pytest.mark.parametrize("second", ["part", "whole"])
+def test_a_part_and_the_whole(first: str, second: str) -> None:
+    model = make("llama")
+    inputs, real = batch("llama")
+    own, hooks, keys = model(**inputs).logits, _hooks(model), list(model.state_dict())
+    which = {"part": model.model, "whole": model}
+    px.huggingface.enable(which[first], learn_alpha=True)
+    px.huggingface.enable(which[second], alpha=1.0)
+    assert list(model.state_dict()) == keys
+    assert (model(**inputs).logits - own)[real].abs().max() < 2e-5
+    px.huggingface.disable(which[second])
+    px.huggingface.disable(model)
+    assert _hooks(model) == hooks
+    assert model.model.layers[0].self_attn.config._attn_implementation == "sdpa"
+    assert torch.equal(model(**inputs).logits, own)
+
+
+def test_two_models_of_one_holder() -> None:
+    holder = nn.ModuleDict({"one": make("bert"), "two": make("bert")})
+    px.huggingface.enable(holder["one"], alpha=1.25)
+    px.huggingface.enable(holder["two"], alpha=1.75)
+    found = {name: values[0].item() for name, values in px.huggingface.alphas(holder).items()}
+    place = "bert.encoder.layer.{}.attention.self".format
+    expected = {f"one.{place(i)}": 1.25 for i in range(2)}
+    assert found == expected | {f"two.{place(i)}": 1.75 for i in range(2)}
+
+
+def test_a_layer_beside_the_model() -> None:
+    from transformers.models.bert.modeling_bert import BertLayer
+
+    holder = nn.ModuleDict({"model": make("bert")})
+    holder["more"] = BertLayer(holder["model"].config).eval()
+    hidden = torch.randn(2, 5, 16)
+    own = holder["more"](hidden)
+    px.huggingface.enable(holder, alpha=1.0)
+    assert len(px.huggingface.alphas(holder)) == 3
+    assert torch.allclose(holder["more"](hidden), own, atol=1e-5)
+
+
+def test_unpickled_in_another_process(tmp_path: Path) -> None:
+    model = px.huggingface.enable(make("llama"), alpha=None, learn_alpha=True)
+    ids = batch("llama")[0]["input_ids"]
+    torch.save((model, ids, model(ids).logits.detach()), tmp_path / "model.pt")
+    code = (
+        "import sys, torch\n"
+        "model, ids, expected = torch.load(sys.argv[1], weights_only=False)\n"
+        "assert torch.allclose(model(ids).logits, expected, atol=1e-5)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "model.pt")], check=True)
+
+
+def test_a_compiled_model_that_goes_another_way() -> None:
+    model = px.huggingface.enable(make("llama"))
+    model.set_attn_implementation("sdpa")
+    torch.compiler.reset()
+    with pytest.raises(RuntimeError, match=r"model\.layers\.0\.self_attn.*sdpa"):
+        torch.compile(model, backend="eager")(batch("llama")[0]["input_ids"], use_cache=False)

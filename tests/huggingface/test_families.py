@@ -10,6 +10,7 @@ import torch
 from tests.huggingface.models import DECODERS, FAMILIES, PAIRS, batch, generated, labels, make
 
 import parsimax as px
+from parsimax.attention import tiled
 
 hf = pytest.importorskip("transformers")
 
@@ -235,3 +236,53 @@ def test_a_mask_of_bytes_is_not_taken_for_padding() -> None:
     own = torch.ones(3, 1, 12, 12, dtype=torch.uint8)
     with pytest.raises(TypeError, match=r"attention_mask must be bool.*uint8; use .bool\(\)"):
         model(inputs["input_ids"], attention_mask=own)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradient_checkpointing_of_a_long_text(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(tiled._LARGE, "cpu", -1)  # every text is long
+    model = px.huggingface.enable(make(family), learn_alpha=True).train()
+    inputs, _ = batch(family)
+    found = []
+    for _ in range(2):
+        model.zero_grad()
+        torch.manual_seed(0)
+        model(**inputs, labels=labels(inputs)).loss.backward()
+        grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+        found.append({name: grad.clone() for name, grad in grads.items()})
+        model.gradient_checkpointing_enable()
+    expected, ours = found
+    assert list(ours) == list(expected)
+    for name, grad in expected.items():
+        assert torch.allclose(ours[name], grad, rtol=1e-3, atol=1e-5), name
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("family", DECODERS)
+def test_a_decoder_that_looks_both_ways(family: str, padded: bool) -> None:
+    """Mistral counts a window of two sides in another way than one of one side."""
+    model = make(family)
+    inputs, real = batch(family)
+    if not padded:
+        inputs, real = {"input_ids": inputs["input_ids"]}, torch.ones_like(real)
+    with torch.no_grad():
+        own = model(**inputs, is_causal=False).logits
+        one_way = model(**inputs).logits
+        px.huggingface.enable(model, alpha=1.0)
+        ours = model(**inputs, is_causal=False).logits
+    assert (ours - own)[real].abs().max() < 2e-5
+    assert (one_way - own)[real].abs().max() > 0.05
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_a_mask_of_whole_numbers_is_not_added_to_scores(family: str) -> None:
+    model = px.huggingface.enable(make(family))
+    inputs, _ = batch(family)
+    ids = labels(inputs)
+    name = "decoder_attention_mask" if family == "t5" else "attention_mask"
+    length = ids.shape[1]
+    inputs[name] = torch.ones(length, length).tril().long().expand(3, 1, -1, -1)
+    with pytest.raises(TypeError, match=r"attention_mask must be bool.*int64; use .bool\(\)"):
+        model(**inputs)

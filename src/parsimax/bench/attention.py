@@ -85,17 +85,28 @@ def plan(
 
 def main(todo: Plan, out: Path | None = None) -> int:
     """Check, time, print and store; 1 if a result of ours was refused."""
-    cases = {shape.name: _case(shape, todo) for shape in todo.shapes}
+    checked: Checked = {}
+    cases = {shape.name: _case(shape, todo, checked) for shape in todo.shapes}
     about = {"device": todo.device, "repeats": todo.repeats, "heads": todo.shapes[0].heads}
     return session.run("attention", todo.device, cases, table, about, out)
 
 
-def _case(shape: Shape, todo: Plan) -> Callable[[session.Note], list[Row]]:
-    return lambda note: measure(shape, todo, note)
+# What the gate said of a contender on fewer tokens: these are the same for several lengths
+Checked = dict[tuple[str, Shape], gate.Refusal | None]
 
 
-def measure(shape: Shape, todo: Plan, note: session.Note = lambda _: None) -> list[Row]:
+def _case(shape: Shape, todo: Plan, checked: Checked) -> Callable[[session.Note], list[Row]]:
+    return lambda note: measure(shape, todo, note, checked)
+
+
+def measure(
+    shape: Shape,
+    todo: Plan,
+    note: session.Note = lambda _: None,
+    checked: Checked | None = None,
+) -> list[Row]:
     """All contenders on one problem."""
+    checked = {} if checked is None else checked
     base = CUDNN if todo.device == "cuda" else DENSE
     chosen = {
         name: attend
@@ -108,8 +119,10 @@ def measure(shape: Shape, todo: Plan, note: session.Note = lambda _: None) -> li
     runs: dict[str, tuple[Any, Any]] = {}
     for name, attend in chosen.items():
         note(f"{name}: checking")
-        found = gate.refuse(name, attend, shape, todo.dtype, todo.device)
-        found = found or gate.refuse_rows(name, attend, p, todo.dtype)
+        like = name, replace(shape, batch=1, tokens=min(shape.tokens, gate.MOST))
+        if like not in checked:
+            checked[like] = gate.refuse(name, attend, shape, todo.dtype, todo.device)
+        found = checked[like] or gate.refuse_rows(name, attend, p, todo.dtype)
         rows[name] = Row(
             shape.tokens, shape.batch, shape.size, shape.causal, shape.empty, todo.dtype, name,
             None if found is None else found.why,

@@ -24,6 +24,7 @@ from parsimax.bench.attention_contenders import (
 
 _TOKENS = 1000  # no power of two, and no multiple of a block
 _EVEN = 1024  # a power of two: adasplash takes nothing else, and kernels may have ways of their own
+MOST = _EVEN
 _HEADS = 4
 _RESULTS = ("output", "gradient of q", "of k", "of v", "of alpha")
 _ROWS = 64  # queries of the whole problem whose output is looked at
@@ -117,15 +118,16 @@ def refuse_rows(name: str, attend: Attend, p: Problem, dtype: str) -> Refusal | 
 
 
 def row_weights(
-    p: Problem, item: int, head: int, rows: Tensor, alpha: float | Tensor
+    p: Problem, item: int, head: int, rows: Tensor, alpha: float | Tensor,
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:  # fmt: skip
-    """Weights of some queries of one head over all keys, in float64."""
+    """Weights of some queries of one head over all keys, of scores in float64."""
     q, k = p.q.detach(), p.k.detach()
     scores = q[item, head, rows].double() @ k[item, head].double().mT * q.shape[-1] ** -0.5
     keys = torch.arange(k.shape[2], device=q.device)
     mask = keys <= rows[:, None] if p.causal else None
     one = alpha[head].detach().double() if isinstance(alpha, Tensor) else alpha
-    return px.entmax(scores, one, mask=mask)
+    return px.entmax(scores.to(dtype), one, mask=mask)
 
 
 def empty_share(p: Problem, alpha: float = 1.5) -> float:
@@ -135,7 +137,10 @@ def empty_share(p: Problem, alpha: float = 1.5) -> float:
     dead = seen = 0
     for number, block in enumerate(torch.linspace(0, blocks - 1, _SAMPLE).long().tolist()):
         rows = torch.arange(block * BLOCK, min((block + 1) * BLOCK, queries), device=p.q.device)
-        weights = row_weights(p, number % items, number // items % heads, rows, alpha)
+        # float32 is enough to count blocks, and has a kernel
+        weights = row_weights(
+            p, number % items, number // items % heads, rows, alpha, torch.float32
+        )  # fmt: skip
         visible = block + 1 if p.causal else blocks
         padded = torch.nn.functional.pad(weights, (0, blocks * BLOCK - weights.shape[1]))
         alive = padded.reshape(len(rows), blocks, BLOCK).amax((0, 2)) > 0

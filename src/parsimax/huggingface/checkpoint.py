@@ -38,11 +38,13 @@ def load(model_class: Any, name_or_path: Any, **kwargs: Any) -> Any:
         kwargs: for ``from_pretrained``.
 
     Returns:
-        The model, with its alphas if they were learned.
+        The model, with its alphas if they were learned; with ``output_loading_info=True`` a pair,
+        as from ``from_pretrained``.
     """
     from .enabling import enable
 
-    model = model_class.from_pretrained(name_or_path, **kwargs)
+    made = model_class.from_pretrained(name_or_path, **kwargs)
+    model = made[0] if isinstance(made, tuple) else made
     settings = saved_settings(model)
     if settings is None:
         raise ValueError(
@@ -52,8 +54,9 @@ def load(model_class: Any, name_or_path: Any, **kwargs: Any) -> Any:
     enable(model, **settings, restore=False)
     if settings["learn_alpha"]:
         where = {key: kwargs[key] for key in _WHERE if key in kwargs}
-        put_alphas(_matched(model, find_layers(model), str(name_or_path), where))
-    return model
+        advice = "for a start anew use from_pretrained and enable with restore=False"
+        put_alphas(_matched(model, find_layers(model), str(name_or_path), where, advice))
+    return made
 
 
 def saved_settings(model: nn.Module) -> dict[str, Any] | None:
@@ -73,14 +76,18 @@ def saved_alphas(model: Any, layers: list[nn.Module], learn_alpha: bool) -> Valu
             f"learn_alpha: the model in {source!r} was saved with learned alphas; pass "
             "learn_alpha=True to take them up, or restore=False to leave them"
         )
-    if not Path(source).is_dir():  # on a hub, and nobody knows in which revision
+    if not source or not Path(source).is_dir():  # on a hub, and nobody knows in which revision
         raise ValueError(
             f"model: {source!r}, where its learned alphas were saved, is no folder here; load it "
             "with px.huggingface.load, or pass restore=False to start anew"
         )
     ours = {id(layer) for layer in layers}
     named = {name: each for name, each in model.named_modules() if id(each) in ours}
-    return _matched(model, named, source, {})
+    advice = (
+        "load it with px.huggingface.load and all that from_pretrained was given, or pass "
+        "restore=False to start anew"
+    )
+    return _matched(model, named, source, {}, advice)
 
 
 def put_alphas(values: Values) -> None:
@@ -91,7 +98,11 @@ def put_alphas(values: Values) -> None:
 
 
 def _matched(
-    model: nn.Module, layers: dict[str, nn.Module], source: str, where: dict[str, Any]
+    model: nn.Module,
+    layers: dict[str, nn.Module],
+    source: str,
+    where: dict[str, Any],
+    advice: str,
 ) -> Values:
     """By name, with or without that of the model inside: either may have been saved."""
     found = _read(source, where)
@@ -102,9 +113,8 @@ def _matched(
         key = next((key for key in keys if key in found), None)
         if key is None:
             raise ValueError(
-                f"{name}: found no saved alphas in {source!r}, although its config.json says that "
-                "they were learned; load it with px.huggingface.load and all that from_pretrained "
-                "was given, or pass restore=False to start anew"
+                f"{name}: found no saved alphas in the safetensors files of {source!r}, although "
+                f"its config.json says that they were learned; {advice}"
             )
         if found[key].shape != (heads_of(layer),):
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -16,15 +16,8 @@ from . import checkpoint, interface
 from .families import SUPPORTED, find_layers, heads_of
 from .interface import ALPHA, NAME, STATE, Layer, Owner
 
-_RECORD = "_parsimax_enabled"
+_BEFORE = "_parsimax_before"  # of a module: its configs, each with what it said before
 Model = TypeVar("Model", bound=nn.Module)
-
-
-@dataclass
-class _Enabled:
-    """What ``disable`` needs: every config with what it said before."""
-
-    before: list[tuple[Any, str | None]]
 
 
 def enable(
@@ -62,14 +55,13 @@ def enable(
     layers = find_layers(model)
     values: checkpoint.Values = []
     if restore:
-        for each in _topmost(model):
+        for each in _outermost(model, _loaded):
             values += checkpoint.saved_alphas(each, list(layers.values()), learn_alpha)
     disable(model)
     interface.register()
-    before = _own_configs(model)
-    vars(model)[_RECORD] = _Enabled(before)
+    configs = _own_configs(model)
     try:
-        for config, _ in before:  # set_attn_implementation misses those that only a layer holds
+        for config in configs:  # set_attn_implementation misses those that only a layer holds
             config._attn_implementation = NAME
         owners = _hook_owners(model, layers)
         for name, layer in layers.items():
@@ -78,8 +70,9 @@ def enable(
         disable(model)
         raise
     checkpoint.put_alphas(values)
-    for each in _topmost(model):
-        each.config.parsimax = checkpoint.Settings(alpha=alpha, learn_alpha=learn_alpha)
+    told = [each.config for each in _outermost(model)]
+    for config in told + [config for config in configs if "parsimax" in vars(config)]:
+        config.parsimax = checkpoint.Settings(alpha=alpha, learn_alpha=learn_alpha)
     return model
 
 
@@ -89,14 +82,10 @@ def disable(model: Model) -> Model:
     Returns:
         The same model. One that was not enabled is left as it is.
     """
-    record = vars(model).pop(_RECORD, None)
-    if record is None:
-        return model
-    for config, implementation in record.before:
-        config._attn_implementation = implementation
-        if "parsimax" in vars(config):
-            del config.parsimax
     for module in model.modules():
+        for config, implementation in vars(module).pop(_BEFORE, ()):
+            config._attn_implementation = implementation
+            vars(config).pop("parsimax", None)
         if STATE in vars(module):
             del vars(module)[STATE]
             _unhook(module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
@@ -109,14 +98,14 @@ def disable(model: Model) -> Model:
 def alphas(model: nn.Module) -> dict[str, Tensor]:
     """The alphas of every attention layer by its name, (heads,), detached."""
     found: dict[str, Tensor] = {}
-    for module in model.modules():
+    for name, module in model.named_modules():
         layer = vars(module).get(STATE)
         if isinstance(layer, Layer):
             value = interface.alpha_of(module)
             if isinstance(value, Tensor):
-                found[layer.name] = value.detach().clone()
+                found[name] = value.detach().clone()
             else:
-                found[layer.name] = torch.full((layer.heads,), value)
+                found[name] = torch.full((layer.heads,), value)
     if not found:
         raise ValueError("model: expected one that px.huggingface.enable was called with")
     return found
@@ -164,36 +153,45 @@ def _check_alpha(alpha: object, learn_alpha: object) -> float | None:
 # --- changes --------------------------------------------------------------------------------------
 
 
-def _topmost(model: nn.Module) -> list[Any]:
-    """Models of transformers that are not part of another."""
+def _loaded(model: nn.Module) -> bool:
+    return checkpoint.saved_settings(model) is not None
+
+
+def _outermost(model: nn.Module, chosen: Callable[[nn.Module], bool] | None = None) -> list[Any]:
+    """Models of transformers, those that are chosen, and no part of another such."""
     from transformers import PreTrainedModel
 
     found: list[Any] = []
     inside: set[int] = set()
     for module in model.modules():
-        if isinstance(module, PreTrainedModel) and id(module) not in inside:
+        if not isinstance(module, PreTrainedModel) or id(module) in inside:
+            continue
+        if chosen is None or chosen(module):
             found.append(module)
             inside.update(id(part) for part in module.modules())
     return found
 
 
-def _own_configs(model: nn.Module) -> list[tuple[Any, str | None]]:
-    """Copy all configs, since a second model may have been made from the same object."""
+def _own_configs(model: nn.Module) -> list[Any]:
+    """Copy all configs, since a second model may have been made from the same object.
+
+    Every module notes what its configs said, so that a part of a model can be disabled, too.
+    """
     from transformers import PreTrainedConfig
 
     memo: dict[int, Any] = {}
     copies: dict[int, Any] = {}
     for module in model.modules():
-        for key, value in vars(module).items():
-            if isinstance(value, PreTrainedConfig):
-                own = copy.deepcopy(value, memo)
-                vars(module)[key] = copies[id(own)] = own
-    for own in list(copies.values()):
-        for key in own.sub_configs:
-            part = getattr(own, key, None)
-            if part is not None:
-                copies[id(part)] = part
-    return [(own, own._attn_implementation) for own in copies.values()]
+        held = {key: x for key, x in vars(module).items() if isinstance(x, PreTrainedConfig)}
+        mine: list[Any] = []
+        for key, value in held.items():
+            own = vars(module)[key] = copy.deepcopy(value, memo)
+            parts = [getattr(own, part, None) for part in own.sub_configs]
+            mine += [own, *(part for part in parts if part is not None)]
+        if mine:
+            vars(module)[_BEFORE] = [(each, each._attn_implementation) for each in mine]
+            copies.update((id(each), each) for each in mine)
+    return list(copies.values())
 
 
 def _hook_owners(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, Owner]:
@@ -210,7 +208,8 @@ def _hook_owners(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, Ow
                 _check_implementation(module, type(module).__name__)
                 vars(module)[STATE] = owner
                 module.register_forward_pre_hook(interface.before_owner, with_kwargs=True)
-    return {name: found[id(layer)] for name, layer in layers.items()}
+    # a layer of the user's own stands in no model
+    return {name: found.get(id(layer)) or Owner() for name, layer in layers.items()}
 
 
 def _hook_layer(

@@ -33,6 +33,10 @@ class Owner:
 
     wants_weights: bool = False
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        register()  # a process that only unpickles a model never calls enable
+
 
 @dataclass
 class Layer:
@@ -143,14 +147,13 @@ def _of_these_keys(mask: Tensor, key: Tensor, name: str) -> Tensor:
             f"{name}: attention_mask must have shape (B, 1 or heads, queries, keys) here, got "
             f"{tuple(mask.shape)}"
         )
-    mask = mask[..., : key.shape[-2]]
-    if mask.dtype != _PADDING:
-        return mask
-    if mask.shape[-2] != 1:
+    padding = mask.dtype == _PADDING and mask.shape[-2] == 1
+    if not padding and mask.dtype != torch.bool and not mask.is_floating_point():
         raise TypeError(
             f"{name}: attention_mask must be bool or floating-point, got {mask.dtype}; use .bool()"
         )
-    return mask.bool()
+    mask = mask[..., : key.shape[-2]]
+    return mask.bool() if padding else mask
 
 
 def _biased(bias: Tensor, mask: Tensor | None) -> Tensor:
@@ -188,9 +191,12 @@ def _layer_knows(
     local_size: int | None = None,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
+    config: Any = None,
     **_: Any,
 ) -> bool:
     """Whether, but for padding, a window or what is later hides keys, and queries stand at them."""
+    if not getattr(config, "is_causal", True):
+        return False  # a decoder that is to look both ways: its layers know another window
     if q_length is None or not isinstance(q_offset, int):
         return False
     if q_length != kv_length or q_offset != 0 or kv_offset != 0:
@@ -210,8 +216,12 @@ def _padding(
 
 
 def _sees_all(keys: Tensor) -> bool:
-    # the values of a mask are not known while a graph is traced
-    return not torch.compiler.is_compiling() and bool(keys.all())
+    # the values of a mask are not known while a graph is traced or captured
+    if torch.compiler.is_compiling():
+        return False
+    if keys.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return bool(keys.all())
 
 
 # --- hooks ----------------------------------------------------------------------------------------
@@ -236,8 +246,10 @@ def before_layer(module: nn.Module, args: Any) -> None:
 def after_layer(module: nn.Module, args: Any, output: Any) -> None:
     """Raise if a layer has run and computed its attention in another way."""
     layer = getattr(module, STATE, None)
-    if layer is not None and not layer.called and not torch.compiler.is_compiling():
-        found = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    if layer is None:
+        return
+    found = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    if found != NAME if torch.compiler.is_compiling() else not layer.called:
         raise RuntimeError(
             f"the layer {layer.name!r} ran without sparse attention; its config says "
             f'attn_implementation="{found}", expected "{NAME}": call px.huggingface.enable again '

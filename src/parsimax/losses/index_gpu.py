@@ -82,10 +82,11 @@ class _IndexLoss(torch.autograd.Function):
         from parsimax.kernels.gpu import index_loss as kernels
 
         g, g_p = grads
-        p, alpha, target, weight, divisor, class_total = ctx.saved_tensors
+        saved = ctx.saved_tensors  # once: a checkpoint allows no second look
+        p, alpha, target, weight, divisor, class_total = saved
         want = alpha is not None and ctx.needs_input_grad[1]
         if g is None or g_p is not None or not kernels_allowed(g):
-            gz, change = _plain_backward(ctx, g, g_p, want)
+            gz, change = _plain_backward(ctx, saved, g, g_p, want)
         else:
             solved = kernels.Solved(g, p, divisor, class_total)
             parameter = parameter_of(alpha, ctx.value)
@@ -94,10 +95,10 @@ class _IndexLoss(torch.autograd.Function):
 
 
 def _plain_backward(
-    ctx: Any, g: Tensor | None, g_p: Tensor | None, want: bool
+    ctx: Any, saved: Any, g: Tensor | None, g_p: Tensor | None, want: bool
 ) -> tuple[Tensor, Tensor | None]:
     """In differentiable operations."""
-    p, alpha, target, weight, divisor, _ = ctx.saved_tensors
+    p, alpha, target, weight, divisor, _ = saved
     settings = ctx.settings
     options = Options(weight, settings.ignore_index, settings.reduction, settings.smoothing)
     indices = read_indices(target, p.shape[1], options, p)
