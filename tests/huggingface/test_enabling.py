@@ -277,3 +277,43 @@ def test_a_compiled_model_that_goes_another_way() -> None:
     torch.compiler.reset()
     with pytest.raises(RuntimeError, match=r"model\.layers\.0\.self_attn.*sdpa"):
         torch.compile(model, backend="eager")(batch("llama")[0]["input_ids"], use_cache=False)
+
+
+class _AttendsItself(hf.models.llama.modeling_llama.LlamaDecoderLayer):
+    def forward(self, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
+        q = self.self_attn.q_proj(hidden_states)
+        return hidden_states + torch.softmax(q @ q.mT, -1) @ q
+
+
+class _AddsToIt(hf.models.llama.modeling_llama.LlamaDecoderLayer):
+    def forward(self, hidden_states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        return super().forward(hidden_states, **kwargs) + 1.0
+
+
+def test_a_block_that_attends_by_itself() -> None:
+    inputs, _ = batch("llama")
+    model = make("llama")
+    model.model.layers[1] = _AddsToIt(model.config, 1).eval()
+    px.huggingface.enable(model)
+    model(**inputs)
+    model = make("llama")
+    model.model.layers[1] = _AttendsItself(model.config, 1).eval()
+    px.huggingface.enable(model)
+    with pytest.raises(RuntimeError, match=r"'model.layers.1' ran without .*'model.layers.1.self_"):
+        model(**inputs)
+    px.huggingface.disable(model)
+    model(**inputs)
+
+
+@pytest.mark.parametrize("family", ["bert", "t5", "llama"])
+def test_a_layer_that_was_replaced_later(family: str) -> None:
+    inputs, _ = batch(family)
+    model, other = px.huggingface.enable(make(family)), make(family)
+    name, layer = next((n, m) for n, m in other.named_modules() if n.endswith(_OWN[family]))
+    at, _, key = name.rpartition(".")
+    setattr(model.get_submodule(at), key, layer)
+    with pytest.raises(RuntimeError, match=r"call it, and px.huggingface.enable must be"):
+        model(**{key: x for key, x in inputs.items() if "mask" not in key})
+
+
+_OWN = {"bert": "attention.self", "t5": "layer.0.SelfAttention", "llama": "self_attn"}

@@ -13,8 +13,8 @@ from parsimax._core.validation import check_number
 from parsimax.attention import AdaptiveAlpha
 
 from . import checkpoint, interface
-from .families import SUPPORTED, find_layers, heads_of
-from .interface import ALPHA, NAME, STATE, Layer, Owner
+from .families import SUPPORTED, find_layers, heads_of, own_layers
+from .interface import ALPHA, NAME, STATE, Block, Layer, Owner
 
 _BEFORE = "_parsimax_before"  # of a module: its configs, each with what it said before
 Model = TypeVar("Model", bound=nn.Module)
@@ -66,6 +66,7 @@ def enable(
         owners = _hook_owners(model, layers)
         for name, layer in layers.items():
             _hook_layer(name, layer, owners[name], alpha, learn_alpha)
+        _hook_blocks(model)
     except BaseException:
         disable(model)
         raise
@@ -227,6 +228,13 @@ def _hook_layer(
     layer.register_forward_hook(interface.after_layer)
 
 
+def _hook_blocks(model: nn.Module) -> None:
+    for name, block, layer in own_layers(model):
+        vars(block)[STATE] = Block(name, vars(layer)[STATE])
+        block.register_forward_pre_hook(interface.before_block)
+        block.register_forward_hook(interface.after_block)
+
+
 def _check_implementation(module: Any, name: str) -> None:
     found = module.config._attn_implementation
     if found != NAME:
@@ -237,7 +245,13 @@ def _check_implementation(module: Any, name: str) -> None:
 
 
 def _unhook(hooks: dict[int, Any], with_kwargs: dict[int, bool]) -> None:
-    ours = (interface.before_owner, interface.before_layer, interface.after_layer)
+    ours = (
+        interface.before_owner,
+        interface.before_layer,
+        interface.after_layer,
+        interface.before_block,
+        interface.after_block,
+    )
     for key in [key for key, hook in hooks.items() if hook in ours]:
         del hooks[key]
         with_kwargs.pop(key, None)

@@ -96,6 +96,14 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     return layers
 
 
+def own_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module]]:
+    """(name, block, the layer with which it attends to itself) of every block."""
+    for name, block in _blocks(model):
+        layer = _at(block, BLOCKS[_known(block, BLOCKS) or ""][0].path)
+        if layer is not None:
+            yield name, block, layer
+
+
 def heads_of(layer: nn.Module) -> int:
     """How many heads its queries have."""
     places = (layer, getattr(layer, "config", None))

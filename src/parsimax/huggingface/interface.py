@@ -46,7 +46,16 @@ class Layer:
     heads: int
     alpha: float  # where it starts, if it is learned
     owner: Owner = field(default_factory=Owner)
-    called: bool = False
+    called: bool = False  # the function below, since it began to run
+    ran: bool = False  # since its block began to run
+
+
+@dataclass
+class Block:
+    """Around a layer that must run whenever it does."""
+
+    name: str
+    layer: Layer
 
 
 def register() -> None:
@@ -240,7 +249,7 @@ def before_layer(module: nn.Module, args: Any) -> None:
     """Nothing was called yet."""
     layer = getattr(module, STATE, None)
     if layer is not None and not torch.compiler.is_compiling():
-        layer.called = False
+        layer.called, layer.ran = False, True
 
 
 def after_layer(module: nn.Module, args: Any, output: Any) -> None:
@@ -254,4 +263,22 @@ def after_layer(module: nn.Module, args: Any, output: Any) -> None:
             f"the layer {layer.name!r} ran without sparse attention; its config says "
             f'attn_implementation="{found}", expected "{NAME}": call px.huggingface.enable again '
             "after other changes to the model, or px.huggingface.disable"
+        )
+
+
+def before_block(module: nn.Module, args: Any) -> None:
+    """Its layer has not run yet."""
+    block = getattr(module, STATE, None)
+    if block is not None and not torch.compiler.is_compiling():
+        block.layer.ran = False
+
+
+def after_block(module: nn.Module, args: Any, output: Any) -> None:
+    """Raise if a block has attended by something else than its layer."""
+    block = getattr(module, STATE, None)
+    if block is not None and not torch.compiler.is_compiling() and not block.layer.ran:
+        raise RuntimeError(
+            f"the block {block.name!r} ran without sparse attention: its layer "
+            f"{block.layer.name!r} was not called; its forward must call it, and px.huggingface."
+            "enable must be called again after a layer was replaced"
         )
