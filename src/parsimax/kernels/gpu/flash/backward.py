@@ -26,12 +26,14 @@ from .blocks import (
     wide,
 )
 from .pairs import (
+    OTHERS,
     THESE,
+    TOGETHER,
     crowded_keys,
-    keys_are_mine,
+    crowded_queries,
     nth_block,
-    programs_of,
-    queries_are_mine,
+    nth_of,
+    pairs_of_program,
 )
 from .powers import power_and_change
 from .rows import rows_of_program
@@ -102,9 +104,9 @@ def _query_sums(
     return gq, total
 
 
-@quick
-@triton.jit(do_not_specialize=["queries", "keys"])
-def query_kernel(
+@triton.jit
+def _query_gradient(
+    place, item_head,
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
     g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
@@ -118,14 +120,10 @@ def query_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Also two numbers a query for the other kernel: b of :func:`line`, and <dO, w>."""
-    if not queries_are_mine(
-        heads, queries, keys, row_blocks, offset, left, right, lengths_ptr, count_ptr,
-        PAIRS, CAUSAL, LENGTHS, ROWS, COLUMNS,
-    ):  # fmt: skip
-        return
+    """Of one block of queries, or of a pair."""
     all_keys = keys
     where, counts, numbers, reading, blocks = rows_of_program(
+        place, item_head,
         q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
         scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
         offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
@@ -133,7 +131,7 @@ def query_kernel(
         KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS,
         ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
-    rows, row, first, step, item_head, line_of_map = where
+    rows, row, first, step, there, line_of_map = where
     queries, keys, offset = counts
     beta, a, b, _x, fill = numbers
     q, k_here, v_here, seen_here = reading
@@ -144,7 +142,7 @@ def query_kernel(
     against = tl.sum(g.to(tl.float32) * mean, 1)
     tl.store(
         line_ptr + row[:, None] * 2 + tl.arange(0, 2)[None, :], tl.join(b, against),
-        mask=(rows < queries)[:, None],
+        mask=there[:, None],
     )  # fmt: skip
     arguments = (
         q, g, against, k_here, v_here, k_row, v_row, rows, a, b, beta, scale,
@@ -172,16 +170,67 @@ def query_kernel(
                 CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     parts = tl.arange(0, SIZE)
-    inside = (rows < queries)[:, None] & (parts < size)[None, :]
+    inside = there[:, None] & (parts < size)[None, :]
     gq = gq * scale + fill[:, None]
     tl.store(
         gq_ptr + (first + rows * step)[:, None] * size + parts[None, :],
         rounded(gq, gq_ptr.dtype.element_ty), mask=inside,
     )  # fmt: skip
     if WANT:
-        tl.store(change_ptr + line_of_map, tl.sum(changes + fill, 0))
+        # a pair has two places, and others leave both of its alone
+        mine = tl.max(tl.where(there, 1, 0), 0) > 0
+        tl.store(change_ptr + line_of_map, tl.sum(changes + fill, 0), mask=mine)
         if PAIRS == THESE:
             tl.store(change_ptr + line_of_map + 1, 0.0)
+
+
+@quick
+@triton.jit(do_not_specialize=["queries", "keys", "total"])
+def query_kernel(
+    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
+    g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
+    scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
+    offset, left, right,
+    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
+    seen_item, seen_head, seen_row, seen_column, total,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
+    WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
+    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """Also two numbers a query for the other kernel: b of :func:`line`, and <dO, w>."""
+    arguments = (
+        q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
+        g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr, scale, value, heads, group, queries,
+        keys, size, value_size, row_blocks, key_blocks, offset, left, right, q_item, q_head, q_row,
+        k_item, k_head, k_row, v_item, v_head, v_row, seen_item, seen_head, seen_row, seen_column,
+    )  # fmt: skip
+    if PAIRS == THESE:
+        pairs = tl.cdiv(row_blocks, 2)
+        for first in range(tl.program_id(0), total, tl.num_programs(0) * TOGETHER):
+            all_pairs, real = pairs_of_program(first, total)
+            crowded, _begin, _end = crowded_queries(
+                pairs - 1 - all_pairs % pairs, all_pairs // pairs, all_pairs // pairs // heads,
+                queries, keys, row_blocks, offset, left, right, lengths_ptr, count_ptr,
+                CAUSAL, LENGTHS, ROWS // 2, COLUMNS,
+            )  # fmt: skip
+            mine = tl.where(crowded & real, 1, 0)
+            for index in range(tl.sum(mine, 0)):
+                pair = nth_of(all_pairs, mine, index)
+                _query_gradient(
+                    pairs - 1 - pair % pairs, pair // pairs, *arguments,
+                    KIND, NEAR, TENSOR, WANT, WANT_SCORES, ROUGH, CAUSAL, MASK, LENGTHS, PACKED,
+                    BY_ROWS, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                )  # fmt: skip
+    else:
+        block, item_head = block_of_head(row_blocks)
+        _query_gradient(
+            row_blocks - 1 - block, item_head, *arguments,
+            KIND, NEAR, TENSOR, WANT, WANT_SCORES, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
+            PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -224,9 +273,9 @@ def _key_sums(
     return gk, gv
 
 
-@quick
-@triton.jit(do_not_specialize=["queries", "keys"])
-def key_kernel(
+@triton.jit
+def _key_gradients(
+    place, item_head,
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, list_ptr, count_ptr,
     g_ptr, line_ptr, gk_ptr, gv_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
@@ -239,12 +288,7 @@ def key_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """One or two blocks of keys of one *key* head: the query heads that share it add up here."""
-    if not keys_are_mine(
-        group, queries, key_blocks, offset, left, right, count_ptr, PAIRS, CAUSAL, ROWS, COLUMNS
-    ):
-        return
-    place, item_head = block_of_head(programs_of(key_blocks, PAIRS))
+    """Of one block of keys of one *key* head, or of a pair; heads that share it add up here."""
     key_heads = heads // group
     item, key_head = item_head // key_heads, item_head % key_heads
     block, q_at, k_at, all_keys = place, item, item, keys
@@ -264,6 +308,14 @@ def key_kernel(
         v_ptr + wide(k_at) * v_item + wide(key_head) * v_head,
         columns, v_row, keys, value_size, WHOLE, VALUES,
     )  # fmt: skip
+    there = columns < all_keys
+    crowd = False
+    if PAIRS == OTHERS:
+        crowd, _begin, _end = crowded_keys(
+            place // 2, wide(item_head) * group, group, queries, key_blocks,
+            offset, left, right, count_ptr, CAUSAL, ROWS, COLUMNS,
+        )  # fmt: skip
+        there = tl.where(crowd, columns < 0, there)
     gk = tl.zeros([COLUMNS, SIZE], tl.float32)
     gv = tl.zeros([COLUMNS, VALUES], tl.float32)
     for member in range(group):
@@ -289,6 +341,8 @@ def key_kernel(
             line_of_map = query_head * key_blocks + place
             count = tl.load(count_ptr + line_of_map)
             list_here = list_ptr + line_of_map * row_blocks
+            if PAIRS == OTHERS:
+                count = tl.where(crowd, 0, count)
         arguments = (
             gk, gv, k, v, block, columns, q_here, g_here, q_row, step * value_size,
             line_ptr + start * 2, beta, scale, list_here, count,
@@ -319,10 +373,57 @@ def key_kernel(
     tl.store(
         gk_ptr + row[:, None] * size + parts[None, :],
         rounded(gk * scale, gk_ptr.dtype.element_ty),
-        mask=(columns < all_keys)[:, None] & (parts < size)[None, :],
+        mask=there[:, None] & (parts < size)[None, :],
     )  # fmt: skip
     tl.store(
         gv_ptr + row[:, None] * value_size + values[None, :],
         rounded(gv * (1.0 / boost(v.dtype)), gv_ptr.dtype.element_ty),
-        mask=(columns < all_keys)[:, None] & (values < value_size)[None, :],
+        mask=there[:, None] & (values < value_size)[None, :],
     )  # fmt: skip
+
+
+@quick
+@triton.jit(do_not_specialize=["queries", "keys", "total"])
+def key_kernel(
+    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, list_ptr, count_ptr,
+    g_ptr, line_ptr, gk_ptr, gv_ptr,
+    scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
+    offset, left, right,
+    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
+    seen_item, seen_head, seen_row, seen_column, total,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
+    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """One block of keys of one *key* head, or all pairs that are found."""
+    arguments = (
+        q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, list_ptr, count_ptr, g_ptr, line_ptr,
+        gk_ptr, gv_ptr, scale, value, heads, group, queries, keys, size, value_size, row_blocks,
+        key_blocks, offset, left, right, q_item, q_head, q_row, k_item, k_head, k_row, v_item,
+        v_head, v_row, seen_item, seen_head, seen_row, seen_column,
+    )  # fmt: skip
+    if PAIRS == THESE:
+        pairs = tl.cdiv(key_blocks, 2)
+        for first in range(tl.program_id(0), total, tl.num_programs(0) * TOGETHER):
+            all_pairs, real = pairs_of_program(first, total)
+            crowded, _begin, _end = crowded_keys(
+                all_pairs % pairs, all_pairs // pairs * group, group, queries, key_blocks,
+                offset, left, right, count_ptr, CAUSAL, ROWS, COLUMNS // 2,
+            )  # fmt: skip
+            mine = tl.where(crowded & real, 1, 0)
+            for index in range(tl.sum(mine, 0)):
+                pair = nth_of(all_pairs, mine, index)
+                _key_gradients(
+                    pair % pairs, pair // pairs, *arguments,
+                    KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS, ROWS,
+                    COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                )  # fmt: skip
+    else:
+        block, item_head = block_of_head(key_blocks)
+        _key_gradients(
+            block, item_head, *arguments,
+            KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS, ROWS, COLUMNS,
+            EVEN, WHOLE, SIZE, VALUES,
+        )  # fmt: skip

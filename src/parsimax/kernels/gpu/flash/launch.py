@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -136,13 +137,13 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
 
 
 def launches(
-    p: Problem, blocks: int, side: str, registers: int | None
-) -> list[tuple[int, dict[str, Any]]]:
-    """(programs of a head, what a kernel is told) for so many blocks of ROWS or COLUMNS."""
+    p: Problem, blocks: int, heads: int, side: str, registers: int | None
+) -> list[tuple[int, int, dict[str, Any]]]:
+    """(programs, pairs, what a kernel is told) for so many blocks of ROWS or COLUMNS a head."""
     ordinary = {"maxnreg": registers, "PAIRS": int(NOBODY.value)}
     masked = p.seen is not None and not is_of_keys(p)
     if not p.tiles.pairs or p.packed is not None or masked or blocks == 1:
-        return [(blocks, ordinary)]
+        return [(blocks * heads, 0, ordinary)]
     sides = {"ROWS": p.tiles.rows, "COLUMNS": p.tiles.columns}
     sides[side] *= 2
     pairs = {
@@ -150,7 +151,16 @@ def launches(
         "num_warps": 2 * p.tiles.warps,
     }  # fmt: skip
     others = ordinary | {"PAIRS": int(OTHERS.value)}
-    return [(pieces(blocks, 2), pairs), (blocks, others)]
+    total = pieces(blocks, 2) * heads
+    return [(min(total, multiprocessors(p.q.device)), total, pairs), (blocks * heads, 0, others)]
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """One program of twice as many threads fills each."""
+    if device.type != "cuda":
+        return 3
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -181,11 +191,11 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     options |= {"TRAIN": train, "ROUGH": rough(p), "BY_ROWS": by_rows(p)}
     options |= {"WHOLE": whole, "VALUES": values}
     registers = None if options["TENSOR"] else registers_for(p, p.tiles.row_registers)
-    for programs, special in launches(p, p.row_blocks, "ROWS", registers):
-        output_kernel[(programs * items * heads,)](
+    for programs, total, special in launches(p, p.row_blocks, items * heads, "ROWS", registers):
+        output_kernel[(programs,)](
             p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
             p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks,
-            *band_of(p), *steps(p), **(options | special),
+            *band_of(p), *steps(p), total, **(options | special),
         )  # fmt: skip
     return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
 
@@ -220,19 +230,20 @@ def backward(
     numbers = (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks)
     places = (*band_of(p), *steps(p))
     registers = registers_for(p, p.tiles.row_registers)
-    for programs, special in launches(p, p.row_blocks, "ROWS", registers):
-        query_kernel[(programs * items * heads,)](
+    for programs, total, special in launches(p, p.row_blocks, items * heads, "ROWS", registers):
+        query_kernel[(programs,)](
             p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
-            g, saved.mean, gq, lines, change, gs, *numbers, *places,
+            g, saved.mean, gq, lines, change, gs, *numbers, *places, total,
             **(options | special), WANT=want_alpha, WANT_SCORES=want_scores,
         )  # fmt: skip
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
     seen, alphas, lengths = pointers(p, of_keys)
     lists = key_lists(p, saved.live, of_keys)
-    for programs, special in launches(p, p.all_key_blocks, "COLUMNS", None):
-        key_kernel[(programs * items * p.k.shape[1],)](
+    key_heads = items * p.k.shape[1]
+    for programs, total, special in launches(p, p.all_key_blocks, key_heads, "COLUMNS", None):
+        key_kernel[(programs,)](
             p.q, p.k, p.v, seen, alphas, lengths, *lists,
-            g, lines, gk, gv, *numbers, *places, **(options | special),
+            g, lines, gk, gv, *numbers, *places, total, **(options | special),
         )  # fmt: skip
     return Gradients(
         gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None

@@ -11,13 +11,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import block_of_head, visible_range, wide
+from .blocks import visible_range, wide
 from .spans import span_of
+
+TOGETHER = tl.constexpr(64)  # pairs that a program looks at before it works on some of them
 
 # Who works on such pairs
 NOBODY = tl.constexpr(0)  # every program has one block
 OTHERS = tl.constexpr(1)  # so has this one, unless it is one of a pair
-THESE = tl.constexpr(2)  # this one
+THESE = tl.constexpr(2)  # this one: few programs, which look for them
 
 
 @triton.jit
@@ -61,51 +63,17 @@ def crowded_keys(
 
 
 @triton.jit
-def programs_of(blocks, PAIRS: tl.constexpr):
-    """How many programs a head has."""
-    if PAIRS == THESE:
-        return tl.cdiv(blocks, 2)
-    else:
-        return blocks
+def pairs_of_program(first, total):
+    """(pairs among which a program looks for its own, whether there are so many)."""
+    pairs = first + tl.arange(0, TOGETHER) * tl.num_programs(0)
+    return tl.where(pairs < total, pairs, 0), pairs < total
 
 
 @triton.jit
-def queries_are_mine(
-    heads, queries, keys, row_blocks, offset, left, right, lengths_ptr, count_ptr,
-    PAIRS: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Whether a program that works on blocks of queries has anything to do."""
-    if PAIRS == NOBODY:
-        return True
-    else:
-        many = programs_of(row_blocks, PAIRS)
-        block, item_head = block_of_head(many)
-        place = many - 1 - block
-        crowded, _begin, _end = crowded_queries(
-            place if PAIRS == THESE else place // 2, item_head, item_head // heads, queries, keys,
-            row_blocks, offset, left, right, lengths_ptr, count_ptr, CAUSAL, LENGTHS,
-            ROWS // 2 if PAIRS == THESE else ROWS, COLUMNS,
-        )  # fmt: skip
-        return crowded == (PAIRS == THESE)
-
-
-@triton.jit
-def keys_are_mine(
-    group, queries, key_blocks, offset, left, right, count_ptr,
-    PAIRS: tl.constexpr, CAUSAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The same for blocks of keys."""
-    if PAIRS == NOBODY:
-        return True
-    else:
-        place, item_head = block_of_head(programs_of(key_blocks, PAIRS))
-        crowded, _begin, _end = crowded_keys(
-            place if PAIRS == THESE else place // 2, wide(item_head) * group, group, queries,
-            key_blocks, offset, left, right, count_ptr, CAUSAL, ROWS,
-            COLUMNS // 2 if PAIRS == THESE else COLUMNS,
-        )  # fmt: skip
-        return crowded == (PAIRS == THESE)
+def nth_of(values, chosen, index):
+    """That value among those with ``chosen`` = 1."""
+    place = tl.cumsum(chosen, 0) - chosen
+    return tl.max(tl.where((chosen > 0) & (place == index), values, 0), 0)
 
 
 @triton.jit

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from .blocks import (
-    block_of_head,
     load_rows,
     numbers_of,
     rows_of,
@@ -14,7 +13,7 @@ from .blocks import (
     whole_blocks,
     wide,
 )
-from .pairs import THESE, crowded_queries, programs_of
+from .pairs import OTHERS, THESE, crowded_queries
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, line
@@ -22,6 +21,7 @@ from .weights import LEAST, line
 
 @triton.jit
 def rows_of_program(
+    place, item_head,
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
     scale, value, heads, group, queries, keys, size, row_blocks, key_blocks, offset, left, right,
     q_item, q_head, q_row, k_item, k_head, v_item, v_head, seen_item, seen_head,
@@ -30,10 +30,10 @@ def rows_of_program(
     BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Where, how many, scores, what is read, and which blocks; a tuple of each."""
-    many = programs_of(row_blocks, PAIRS)
-    block, item_head = block_of_head(many)
-    place = many - 1 - block  # those with many keys come first where it is causal
+    """Where, how many, scores, what is read, and which blocks; a tuple of each.
+
+    Of one block of queries or, for THESE, of one pair.
+    """
     item, head = item_head // heads, item_head % heads
     row_block, q_at, k_at, first_row = place, item, item, wide(item) * queries
     if PACKED:
@@ -68,6 +68,7 @@ def rows_of_program(
     inner, outer = whole_blocks(
         row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
     )
+    there = rows < queries
     if PAIRS == THESE:
         line_of_map = wide(item_head) * row_blocks + place * 2
         _crowd, list_here, end = crowded_queries(
@@ -79,8 +80,15 @@ def rows_of_program(
         line_of_map = wide(item_head) * row_blocks + place
         count = tl.load(count_ptr + line_of_map)
         list_here = list_ptr + line_of_map * key_blocks
+        if PAIRS == OTHERS:  # no jump out of here: all that is read is on its way at once
+            crowd, _begin, _end = crowded_queries(
+                place // 2, item_head, item, queries, all_keys, row_blocks, offset, left, right,
+                lengths_ptr, count_ptr, CAUSAL, LENGTHS, ROWS, COLUMNS,
+            )  # fmt: skip
+            count = tl.where(crowd, 0, count)
+            there = tl.where(crowd, rows < 0, there)
     return (
-        (rows, row, first, step, item_head, line_of_map),
+        (rows, row, first, step, there, line_of_map),
         (queries, keys, offset),
         (beta, a, b, x, fill),
         (q, k_here, v_here, seen_here),
