@@ -21,7 +21,7 @@ TWO = ONE._replace(pairs=True, tall=True)
 CAUSAL = (problems.UNLIMITED, 0)
 
 
-def inputs(queries, keys, *, items=2, heads=2, shared=2, size=16):
+def inputs(queries, keys, *, items=1, heads=2, shared=2, size=16):
     """The last queries of the first head see all blocks, and the others only some."""
     generator = torch.Generator().manual_seed(queries + keys)
 
@@ -95,7 +95,7 @@ def test_the_last_blocks_are_not_whole(band):
 
 
 def test_heads_that_share_keys_and_lengths():
-    q, k, v = inputs(2 * SIDE + 2, 4 * SIDE, heads=4)
+    q, k, v = inputs(2 * SIDE + 2, 4 * SIDE, items=2, heads=4)
     lengths = torch.tensor([4 * SIDE - 7, 0], device=DEVICE)
     check(q, k, v, lengths=lengths)
 
@@ -119,7 +119,7 @@ def test_what_is_not_a_number_stays_where_it_is():
 
 def test_launches_for_pairs_are_there_only_if_asked_for(monkeypatch):
     told: list[int] = []
-    q, k, v = inputs(2 * SIDE, 2 * SIDE, items=1)
+    q, k, v = inputs(2 * SIDE, 2 * SIDE)
     alone(launch.output_kernel, told, monkeypatch)
     for tiles in (ONE, TWO):
         problem = problems.Problem(q, k, v, None, 1.5, 0.5, tiles=tiles)
