@@ -177,10 +177,12 @@ def _query_gradient(
         rounded(gq, gq_ptr.dtype.element_ty), mask=inside,
     )  # fmt: skip
     if WANT:
-        # a pair has two places, and others leave both of its alone
-        mine = tl.max(tl.where(there, 1, 0), 0) > 0
-        tl.store(change_ptr + line_of_map, tl.sum(changes + fill, 0), mask=mine)
-        if PAIRS == THESE:
+        total = tl.sum(changes + fill, 0)
+        if PAIRS == OTHERS:
+            tl.store(change_ptr + line_of_map, total, mask=tl.max(tl.where(there, 1, 0), 0) > 0)
+        else:
+            tl.store(change_ptr + line_of_map, total)
+        if PAIRS == THESE:  # which have two places
             tl.store(change_ptr + line_of_map + 1, 0.0)
 
 
