@@ -24,7 +24,7 @@ from parsimax.bench.attention_contenders import (
 
 _TOKENS = 1000  # no power of two, and no multiple of a block
 _EVEN = 1024  # a power of two: adasplash takes nothing else, and kernels may have ways of their own
-MOST = _EVEN
+MOST = _EVEN  # tokens that are compared with the whole matrix of weights
 _HEADS = 4
 _RESULTS = ("output", "gradient of q", "of k", "of v", "of alpha")
 _ROWS = 64  # queries of the whole problem whose output is looked at

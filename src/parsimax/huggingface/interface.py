@@ -258,7 +258,9 @@ def after_layer(module: nn.Module, args: Any, output: Any) -> None:
     if layer is None:
         return
     found = getattr(getattr(module, "config", None), "_attn_implementation", None)
-    if found != NAME if torch.compiler.is_compiling() else not layer.called:
+    # what is called is not known while it is traced
+    missed = found != NAME if torch.compiler.is_compiling() else not layer.called
+    if missed:
         raise RuntimeError(
             f"the layer {layer.name!r} ran without sparse attention; its config says "
             f'attn_implementation="{found}", expected "{NAME}": call px.huggingface.enable again '

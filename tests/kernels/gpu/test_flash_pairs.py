@@ -58,8 +58,8 @@ def check(q, k, v, alpha=1.5, **options):
     return one.live.bool()
 
 
-def alone(kernel, told, monkeypatch):
-    """Notes which launches a kernel has for pairs and for others."""
+def note_launches(kernel, told, monkeypatch):
+    """Write down for whom each launch of the kernel is: nobody, others or pairs."""
     run = kernel.__class__.__getitem__
 
     class Noting:
@@ -122,7 +122,7 @@ def test_what_is_not_a_number_stays_where_it_is():
 def test_launches_for_pairs_are_there_only_if_asked_for(monkeypatch):
     told: list[int] = []
     q, k, v = inputs(2 * SIDE, 2 * SIDE)
-    alone(launch.output_kernel, told, monkeypatch)
+    note_launches(launch.output_kernel, told, monkeypatch)
     for tiles in (ONE, TWO):
         problem = problems.Problem(q, k, v, None, 1.5, 0.5, tiles=tiles)
         launch.forward(problem, train=False)

@@ -16,7 +16,6 @@ is done with targets and factors is done inside the kernels, and nothing is laun
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +25,7 @@ from . import linear_dense, linear_solve, linear_support, linear_target
 from .entmax import kind_of
 from .newton import NEVER, POWER, SOFTMAX, SOME
 from .quick import current_device
-from .sizes import pieces, power_of_two
+from .sizes import multiprocessors, pieces, power_of_two
 
 _CHUNK = 3 << 27  # bytes of logits at a time
 _LEAST_ROWS = 64
@@ -330,7 +329,7 @@ def _dense_products(rows: Rows, lists: Lists, above: _Above, shared: _Shared, ou
     out_hidden, out_weight, out_bias = outs
     hidden, weight, alpha, smooth = rows.hidden, rows.weight, rows.alpha, rows.smoothing > 0
     (tokens, size), words = hidden.shape, weight.shape[0]
-    room, total, programs = _full_at(lists, alpha), lists.total, _programs(hidden.device)
+    room, total, programs = _full_at(lists, alpha), lists.total, multiprocessors(hidden.device)
     scaled = torch.empty_like(hidden)
     units = hidden.new_empty(tokens + 1, dtype=torch.float32)  # the last is their largest
     linear_dense.scale_kernel[(programs,)](
@@ -392,14 +391,6 @@ def _tiles(x: Tensor, columns: int) -> dict[str, Any]:
         "num_warps": 8,
         "num_stages": 3,
     }
-
-
-@cache
-def _programs(device: torch.device) -> int:
-    """One a multiprocessor: each goes on to the next tile by itself."""
-    if device.type != "cuda":
-        return 2
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _or(x: Tensor | None, other: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER
 from parsimax.kernels.gpu.sizes import power_of_two
 
 from .blocks import OF_KEYS
-from .problem import UNLIMITED, Problem, of_keys
+from .problem import UNLIMITED, Problem, masks_queries, of_keys
 from .spans import FIELDS as OF_SPAN
 from .spans import SPANS
 from .tables import words
@@ -64,7 +64,7 @@ def even(p: Problem, rows: int, columns: int) -> bool:
 
 def registers_for(p: Problem, registers: int | None) -> int | None:
     """What a tile of a mask needs would not fit."""
-    return registers if p.seen is None or of_keys(p) else None
+    return None if masks_queries(p) else registers
 
 
 def pointers(p: Problem, table: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

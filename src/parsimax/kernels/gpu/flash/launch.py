@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from parsimax.kernels.gpu.sizes import pieces, power_of_two
+from parsimax.kernels.gpu.sizes import multiprocessors, pieces, power_of_two
 
 from .arguments import (
     all_sizes,
@@ -26,8 +25,7 @@ from .counting import count_kernel
 from .lists import compact
 from .output import output_kernel
 from .pairs import NOBODY, OTHERS, THESE
-from .problem import Problem, by_rows, results, rough
-from .problem import of_keys as is_of_keys
+from .problem import Problem, by_rows, masks_queries, results, rough
 from .tables import spans, tables
 from .threshold import threshold_kernel
 from .tops import tops_kernel
@@ -141,8 +139,7 @@ def launches(
 ) -> list[tuple[int, int, dict[str, Any]]]:
     """(programs, pairs, what a kernel is told) for so many blocks of ROWS or COLUMNS a head."""
     ordinary = {"maxnreg": registers, "PAIRS": int(NOBODY.value)}
-    masked = p.seen is not None and not is_of_keys(p)
-    if not p.tiles.pairs or p.packed is not None or masked or blocks == 1:
+    if not p.tiles.pairs or p.packed is not None or masks_queries(p) or blocks == 1:
         return [(blocks * heads, 0, ordinary)]
     sides = {"ROWS": p.tiles.rows, "COLUMNS": p.tiles.columns}
     sides[side] *= 2
@@ -151,16 +148,8 @@ def launches(
         "num_warps": 2 * p.tiles.warps,
     }  # fmt: skip
     others = ordinary | {"PAIRS": int(OTHERS.value)}
-    total = pieces(blocks, 2) * heads
+    total = pieces(blocks, 2) * heads  # one program fills a multiprocessor
     return [(min(total, multiprocessors(p.q.device)), total, pairs), (blocks * heads, 0, others)]
-
-
-@cache
-def multiprocessors(device: torch.device) -> int:
-    """One program of twice as many threads fills each."""
-    if device.type != "cuda":
-        return 3
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:

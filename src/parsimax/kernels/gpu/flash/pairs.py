@@ -71,7 +71,7 @@ def pairs_of_program(first, total):
 
 @triton.jit
 def nth_of(values, chosen, index):
-    """That value among those with ``chosen`` = 1."""
+    """The value at place ``index``, from 0, among those with ``chosen`` = 1."""
     place = tl.cumsum(chosen, 0) - chosen
     return tl.max(tl.where((chosen > 0) & (place == index), values, 0), 0)
 

@@ -145,6 +145,11 @@ def of_keys(p: Problem) -> bool:
     return all(size == 1 or stride == 0 for size, stride in sides)
 
 
+def masks_queries(p: Problem) -> bool:
+    """Whether a mask has something to say of each query and key, and not of keys alone."""
+    return p.seen is not None and not of_keys(p)
+
+
 def by_rows(p: Problem) -> bool:
     """Whether results and gradients lie as (B, rows, H, size): where queries do, and if packed.
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import (
-    load_rows,
-    numbers_of,
-    rows_of,
-    unit,
-    whole_blocks,
-    wide,
-)
+from .blocks import load_rows, numbers_of, rows_of, unit, whole_blocks, wide
 from .pairs import OTHERS, THESE, crowded_queries
 from .sequences import sequence
 from .spans import span_of
