@@ -21,6 +21,7 @@ from .arguments import (
     value_of,
 )
 from .backward import key_kernel, query_kernel
+from .blocks import FOLDED
 from .counting import count_kernel
 from .lists import compact
 from .output import output_kernel
@@ -33,6 +34,7 @@ from .tops import tops_kernel
 # largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
 _TOGETHER = 528
 _SCRATCH = 1 << 28
+_AT_A_TIME = 8  # programs of a multiprocessor that look for thresholds; more would wait
 
 
 class Saved(NamedTuple):
@@ -118,20 +120,29 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
             "EVEN": even(p, first.rows, p.tiles.columns),
             "num_warps": first.warps,
         }
+    programs = 1 if tall_tiles else grains  # of a tall block
+    lists, taken = _room(p, chunk * programs, options["ROWS"])
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
         tops_kernel[(count,)](
             p.q, p.k, seen, lengths, top, tops, p.scale, heads, group, queries, keys, size,
             tile, tall_blocks, p.key_blocks, *band_of(p), *strides, **wide,
         )  # fmt: skip
-        threshold_kernel[(count * (1 if tall_tiles else grains),)](
-            p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
+        threshold_kernel[(count * programs,)](
+            p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts, lists, taken,
             p.scale, value_of(p), *enough, heads, group, queries, keys, size,
-            tile, tall_blocks, p.row_blocks, p.key_blocks, *band_of(p), *strides,
-            **options, GRAINS=grains, GRAIN=rows, MANY=many,
+            tile, tall_blocks, p.row_blocks, p.key_blocks, taken.shape[0], *band_of(p), *strides,
+            **options, GRAINS=grains, GRAIN=rows, MANY=many, HOLD=p.tiles.hold,
             maxnreg=registers_for(p, p.tiles.threshold_registers),
         )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
+
+
+def _room(p: Problem, programs: int, rows: int) -> tuple[Tensor, Tensor]:
+    """For the scores above a first threshold, of those programs that run at the same time."""
+    places = min(programs, _AT_A_TIME * multiprocessors(p.q.device))
+    shape = places, p.tiles.hold, rows, FOLDED.value
+    return p.q.new_empty(shape, dtype=torch.float32), p.q.new_zeros(places, dtype=torch.int32)
 
 
 def launches(

@@ -37,6 +37,7 @@ from .blocks import (
     whole_blocks,
     wide,
 )
+from .candidates import first_listed, gather, give_place, sums, take_place, worth_it
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, STEEP, line, shares
@@ -226,14 +227,31 @@ def _allowed(beta, gentle, even, steep, fall):
 
 
 @triton.jit
+def _step(
+    totals, slopes, x, done, before, beta, gamma, one, enough,
+    KIND: tl.constexpr, NEAR: tl.constexpr,
+):  # fmt: skip
+    """Newton's: (x, which rows have arrived, the surplus that each had)."""
+    surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
+    moved = move(x, step, one * beta, KIND, NEAR)
+    # From below, each step leaves a smaller share of the surplus than the last one did. How
+    # small depends on how many keys lie near the threshold, so it is measured; the square is
+    # what Newton comes to at last. Below a thousandth, no progress means no more digits.
+    share = tl.where(before > 0.0, tl.minimum(surplus / before, 1.0), 1.0)
+    stuck = (share > 0.5) & (before > 0.0) & (surplus < 1e-3)
+    arrived = ~(surplus * share * share > enough) | stuck | (moved == x)
+    return tl.where(done, x, moved), done | arrived, surplus
+
+
+@triton.jit
 def _solve(
     top, good, all_stay, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops, list_ptr, key_blocks,
-    both, begin, end,
+    both, begin, end, room,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
     ROWS: tl.constexpr, GRAIN: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-    MANY: tl.constexpr,
+    MANY: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
     """x of every row, and how long the lists are of blocks that hold support."""
     one = tl.zeros([ROWS], tl.float32) + 1.0
@@ -253,6 +271,28 @@ def _solve(
     before = 0.0 * one
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
+    if HOLD > 0 and NEAR != ALWAYS:  # noqa: SIM102 (the first is known when it is compiled)
+        if (active > 0) & worth_it(beta, count, KIND):
+            lists_ptr, taken_ptr, places = room
+            place = take_place(taken_ptr, places)
+            lists_ptr += wide(place) * (HOLD * ROWS * FOLDED)
+            lengths, most, fits = gather(
+                x, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
+                left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
+                lists_ptr, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
+            )  # fmt: skip
+            listed = first_listed(lengths, lists_ptr, ROWS)
+            while (active > 0) & (tries < TRIES) & fits:
+                tries += 1
+                totals, slopes = sums(
+                    listed, x, top, beta, gamma, scale, lengths, most, lists_ptr, MASK, KIND, NEAR,
+                    ROWS,
+                )  # fmt: skip
+                x, done, before = _step(
+                    totals, slopes, x, done, before, beta, gamma, one, enough, KIND, NEAR
+                )  # fmt: skip
+                active = tl.max(tl.where(done, 0, 1), 0)
+            give_place(taken_ptr, place)
     while (active > 0) & (tries < TRIES):
         tries += 1
         totals, slopes = _sweep(
@@ -260,17 +300,9 @@ def _solve(
             right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
             CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
         )  # fmt: skip
-        surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
-        moved = move(x, step, one * beta, KIND, NEAR)
-        # From below, each step leaves a smaller share of the surplus than the last one did. How
-        # small depends on how many keys lie near the threshold, so it is measured; the square is
-        # what Newton comes to at last. Below a thousandth, no progress means no more digits.
-        share = tl.where(before > 0.0, tl.minimum(surplus / before, 1.0), 1.0)
-        stuck = (share > 0.5) & (before > 0.0) & (surplus < 1e-3)
-        arrived = ~(surplus * share * share > enough) | stuck | (moved == x)
-        x = tl.where(done, x, moved)
-        done = done | arrived
-        before = surplus
+        x, done, before = _step(
+            totals, slopes, x, done, before, beta, gamma, one, enough, KIND, NEAR
+        )  # fmt: skip
         active = tl.max(tl.where(done, 0, 1), 0)
     low = unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
     first, second = _shorten_each(
@@ -280,13 +312,22 @@ def _solve(
 
 
 @triton.jit
+def _half(totals, low, high):
+    """The half of [low, high) in which the largest weight must lie that makes all of them 1."""
+    middle = 0.5 * (low + high)
+    enough = totals >= 1.0
+    return tl.where(enough, low, middle), tl.where(enough, middle, high)
+
+
+@triton.jit
 def _halve(
     top, good, all_stay, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops, list_ptr, key_blocks,
-    both, begin, end,
+    both, begin, end, room,
     CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, GRAIN: tl.constexpr, COLUMNS: tl.constexpr,
-    EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
+    MANY: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
     """As :func:`_solve` above alpha = 2, where Newton has no slope to hold on to: by halving.
 
@@ -300,27 +341,41 @@ def _halve(
     )  # fmt: skip
     held = _first_tops(tops, list_ptr, count, ROWS, GRAIN, MANY)
     for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
         totals, _slopes = _tops_sums(
-            held, tops, list_ptr, count, middle, top, beta, gamma, STEEP, NEVER, ROWS, GRAIN, MANY
+            held, tops, list_ptr, count, 0.5 * (low + high), top, beta, gamma, STEEP, NEVER,
+            ROWS, GRAIN, MANY,
         )  # fmt: skip
-        enough = totals >= 1.0
-        high = tl.where(enough, middle, high)
-        low = tl.where(enough, low, middle)
+        low, high = _half(totals, low, high)
     count = _shorten(
         count, tops, top - high * gamma, good, all_stay, list_ptr, list_ptr, ROWS, GRAIN, MANY
     )  # fmt: skip
     low = tl.zeros([ROWS], tl.float32)
-    for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        totals, _slopes = _sweep(
-            middle, top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
+    times = HALVINGS
+    if HOLD > 0:
+        lists_ptr, taken_ptr, places = room
+        place = take_place(taken_ptr, places)
+        lists_ptr += wide(place) * (HOLD * ROWS * FOLDED)
+        lengths, most, fits = gather(
+            high, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
             left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
-            CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
+            lists_ptr, CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
         )  # fmt: skip
-        enough = totals >= 1.0
-        high = tl.where(enough, middle, high)
-        low = tl.where(enough, low, middle)
+        listed = first_listed(lengths, lists_ptr, ROWS)
+        for _ in range(tl.where(fits, HALVINGS, 0)):
+            totals, _slopes = sums(
+                listed, 0.5 * (low + high), top, beta, gamma, scale, lengths, most, lists_ptr,
+                MASK, STEEP, NEVER, ROWS,
+            )  # fmt: skip
+            low, high = _half(totals, low, high)
+        give_place(taken_ptr, place)
+        times = tl.where(fits, 0, HALVINGS)
+    for _ in range(times):
+        totals, _slopes = _sweep(
+            0.5 * (low + high), top, beta, gamma, q, k_ptr, k_row, rows, scale, keys, size,
+            queries, offset, left, right, seen_ptr, seen_row, seen_column, inner, outer,
+            list_ptr, count, CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE,
+        )  # fmt: skip
+        low, high = _half(totals, low, high)
     low = top - high * gamma
     first, second = _shorten_each(
         count, tops, low, good, all_stay, list_ptr, key_blocks, both, ROWS, GRAIN, MANY
@@ -352,18 +407,19 @@ def _write_live(count, line_of_map, list_ptr, live_ptr, count_ptr, key_blocks, M
 
 
 @quick
-@triton.jit(do_not_specialize=["queries", "keys", "tile"])
+@triton.jit(do_not_specialize=["queries", "keys", "tile", "places"])
 def threshold_kernel(
     q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
-    list_ptr, count_ptr,
+    list_ptr, count_ptr, lists_ptr, taken_ptr,
     scale, value, gentle, even, steep, fall, heads, group, queries, keys, size,
-    tile, tall_blocks, row_blocks, key_blocks,
+    tile, tall_blocks, row_blocks, key_blocks, places,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     GRAINS: tl.constexpr, ROWS: tl.constexpr, GRAIN: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
+    HOLD: tl.constexpr,
 ):  # fmt: skip
     """One or all of the GRAINS blocks of queries of a tall block; scratch begins at ``tile``.
 
@@ -420,34 +476,34 @@ def threshold_kernel(
     arguments = (
         q, k_here, k_row, rows, scale, keys, size, queries, offset, left, right,
         seen_here, seen_row, seen_column, inner, outer, tops, list_ptr, key_blocks, both,
-        begin, end,
+        begin, end, (lists_ptr, taken_ptr, places),
     )  # fmt: skip
     enough = _allowed(beta, gentle, even, steep, fall)
     if TENSOR:
         if beta < NEAR_ONE:
             x, count, second = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
-                CAUSAL, MASK, POWER, ALWAYS, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, POWER, ALWAYS, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
             )  # fmt: skip
         elif beta > 1.0:
             x, count, second = _halve(
                 largest, good, all_stay, beta, *arguments,
-                CAUSAL, MASK, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
             )  # fmt: skip
         else:
             x, count, second = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
-                CAUSAL, MASK, POWER, NEVER, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+                CAUSAL, MASK, POWER, NEVER, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
             )  # fmt: skip
     elif KIND == STEEP:
         x, count, second = _halve(
             largest, good, all_stay, beta, *arguments,
-            CAUSAL, MASK, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+            CAUSAL, MASK, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
         )  # fmt: skip
     else:
         x, count, second = _solve(
             largest, good, all_stay, beta, enough, *arguments,
-            CAUSAL, MASK, KIND, NEAR, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY,
+            CAUSAL, MASK, KIND, NEAR, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     _write_live(count, line_of_map, list_ptr, live_ptr, count_ptr, key_blocks, MANY)

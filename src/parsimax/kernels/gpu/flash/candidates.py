@@ -1,0 +1,174 @@
+"""Scores that lie above a first threshold, kept in lists.
+
+A threshold that is found from below never falls, so that only these can have weight. Where they
+are few, as they mostly are, keys are read once, and all steps towards the threshold look at the
+lists. A query has one for each of the FOLDED columns of :func:`.blocks.fold`, so that a thread
+appends to lists which no other writes.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from parsimax.kernels.gpu.approx import INTERPRETED
+from parsimax.kernels.gpu.newton import POWER
+
+from .blocks import FOLDED, OF_KEYS, block_scores, unit
+from .weights import line, shares
+
+_FROM_BETA = tl.constexpr(0.28)  # below, almost all scores of a row lie above a threshold
+_FEW = tl.constexpr(24)  # blocks that are read again in less time than lists take
+_FEW_OF_POWERS = tl.constexpr(8)  # which take longer than squares
+_LOOK = tl.constexpr(16)  # blocks after which it is clear whether lists will be too short
+_AT_ONCE = tl.constexpr(8)  # scores of a list that are read together
+_NOTHING = tl.constexpr(-3e38)  # no score that lies above a threshold is so low
+
+
+@triton.jit
+def worth_it(beta, count, KIND: tl.constexpr):
+    """Whether lists are likely to take less time than to read so many blocks once more."""
+    if KIND == POWER:
+        return (beta >= _FROM_BETA) & (count > _FEW_OF_POWERS)
+    else:
+        return count > _FEW
+
+
+@triton.jit
+def take_place(taken_ptr, places):
+    """One that no other program has: there are enough for those that can run at a time."""
+    place = tl.program_id(0) % places
+    while tl.atomic_cas(taken_ptr + place, 0, 1) != 0:
+        place = (place + 1) % places
+    return place
+
+
+@triton.jit
+def give_place(taken_ptr, place):
+    """The other way round."""
+    tl.debug_barrier()  # all have read what others may now write over
+    tl.atomic_xchg(taken_ptr + place, 0)
+
+
+@triton.jit
+def _starts(ROWS: tl.constexpr):
+    """Of all lists; the next score of one lies behind as many others as there are lists."""
+    return tl.arange(0, ROWS)[:, None] * FOLDED + tl.arange(0, FOLDED)[None, :]
+
+
+@triton.jit
+def _halves(x, ROWS: tl.constexpr, PARTS: tl.constexpr):
+    """(ROWS, PARTS, FOLDED) into two with half as many parts; a thread has all parts of a list."""
+    HALF: tl.constexpr = PARTS // 2
+    return tl.split(tl.permute(tl.reshape(x, [ROWS, 2, HALF, FOLDED]), (0, 2, 3, 1)))
+
+
+@triton.jit
+def _append(s, a, b, ends, lists_ptr, ROWS: tl.constexpr, PARTS: tl.constexpr):
+    """Write those of (ROWS, PARTS, FOLDED) scores that lie above; where lists then end."""
+    if PARTS > 1:
+        first, second = _halves(s, ROWS, PARTS)
+        ends = _append(first, a, b, ends, lists_ptr, ROWS, PARTS // 2)
+        return _append(second, a, b, ends, lists_ptr, ROWS, PARTS // 2)
+    else:
+        s = tl.reshape(s, [ROWS, FOLDED])
+        return _write_above(s, tl.fma(s, a, b), ends, lists_ptr, ROWS * FOLDED)
+
+
+@triton.jit
+def _write_above(s, v, ends, lists_ptr, STEP: tl.constexpr):
+    """Write the scores of which v is above 0, each where its list ends; where lists end then.
+
+    As a store of Triton's all of them would first change threads, so that they lie side by side.
+    """
+    if INTERPRETED:
+        tl.store(lists_ptr + ends, s, mask=v > 0.0)
+        return tl.where(v > 0.0, ends + STEP, ends)
+    else:
+        return tl.inline_asm_elementwise(
+            "{ .reg .pred above; .reg .b64 place; setp.gt.f32 above, $2, 0f00000000;"
+            " mad.wide.s32 place, $3, 4, $4; @above st.global.f32 [place], $1;"
+            " mov.b32 $0, $3; @above add.s32 $0, $0, $5; }",
+            "=&r,f,f,r,l,r",
+            [s, v, ends, lists_ptr.to(tl.int64), tl.full([], STEP, tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
+def gather(
+    x, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
+    seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count, lists_ptr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, HOLD: tl.constexpr,
+):  # fmt: skip
+    """(how long lists are, the longest one, whether they hold all that lies above x)."""
+    PARTS: tl.constexpr = COLUMNS // FOLDED
+    starts = _starts(ROWS)
+    ends = starts
+    a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
+    b = tl.where(good, b, -float("inf"))
+    last = starts + (HOLD - PARTS) * ROWS * FOLDED  # beyond, a block may not fit any more
+    done, most, full = 0, 0, 0
+    lengths = tl.zeros([ROWS, FOLDED], tl.int32)
+    for part in range(tl.where(count > 2 * _LOOK, 0, 1), 2):
+        until = tl.where(part == 0, _LOOK, count)
+        until = tl.where(full > 0, done, until)
+        for index in range(done, until):
+            block = tl.load(list_ptr + index).to(tl.int32)
+            s = block_scores(
+                q, k_ptr, k_row, block, rows, scale, keys, size, queries, offset, left, right,
+                seen_ptr, seen_row, seen_column, inner, outer, CAUSAL, MASK,
+                CAUSAL or not EVEN or MASK == OF_KEYS, EVEN, COLUMNS, WHOLE, SIZE,
+            )  # fmt: skip
+            limit = tl.where(ends <= last, b[:, None], -float("inf"))
+            s = tl.reshape(s, [ROWS, PARTS, FOLDED])
+            ends = _append(s, a, limit, ends, lists_ptr, ROWS, PARTS)
+        lengths = (ends - starts) // (ROWS * FOLDED)
+        most = tl.max(tl.max(lengths, 1), 0)
+        # a list that may not have had room for the last block, or will not have for all of them
+        too_many = (most > HOLD - PARTS) | (most * count > 2 * HOLD * until)
+        full = tl.where(too_many, 1, full)
+        done = until
+    tl.debug_barrier()
+    return lengths, most, full == 0
+
+
+@triton.jit
+def _listed(first, lengths, lists_ptr, ROWS: tl.constexpr):
+    """(ROWS, _AT_ONCE, FOLDED) scores of the lists from one on; NOTHING where they have ended."""
+    places = (first + tl.arange(0, _AT_ONCE))[None, :, None]
+    here = lists_ptr + _starts(ROWS)[:, None, :] + places * (ROWS * FOLDED)
+    return tl.load(here, mask=places < lengths[:, None, :], other=_NOTHING)
+
+
+@triton.jit
+def first_listed(lengths, lists_ptr, ROWS: tl.constexpr):
+    """What :func:`sums` can look at again and again without reading it."""
+    return _listed(0, lengths, lists_ptr, ROWS)
+
+
+@triton.jit
+def _terms(s, a, b, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr):
+    v = tl.where(s > _NOTHING, tl.fma(s, a, b[:, None, None]), 0.0)
+    p, u = shares(v, beta, gamma, KIND, NEAR)
+    return tl.sum(p, 1), tl.sum(u, 1)
+
+
+@triton.jit
+def sums(
+    held, x, top, beta, gamma, scale, lengths, most, lists_ptr,
+    MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """(mass up to a factor, minus its derivative) over what the lists hold."""
+    a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
+    totals, slopes = _terms(held, a, b, beta, gamma, KIND, NEAR)
+    for first in range(_AT_ONCE, most, _AT_ONCE):
+        s = _listed(first, lengths, lists_ptr, ROWS)
+        p, u = _terms(s, a, b, beta, gamma, KIND, NEAR)
+        totals += p
+        slopes += u
+    return tl.sum(totals, 1), tl.sum(slopes, 1)

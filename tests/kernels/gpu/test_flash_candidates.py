@@ -1,0 +1,143 @@
+"""Scores above a first threshold, kept in lists, beside keys that are read for every step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.contracts.gpu.device import DEVICE
+
+from parsimax.kernels.gpu.flash import launch
+from parsimax.kernels.gpu.flash import problem as problems
+
+# what IEEE does silently on a GPU, numpy announces
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+ON_GPU = DEVICE.type == "cuda"
+SIDE = 64 if ON_GPU else 16
+LISTS = (
+    problems.Tiles() if ON_GPU else problems.Tiles(16, 16, 4, 1, problems.First(32, 32, 4, 1), None)
+)
+SWEEPS = LISTS._replace(hold=0)
+CAUSAL = (problems.UNLIMITED, 0)
+BLOCKS = 40  # more than those that are read again in any case, and than are looked at first
+
+
+def inputs(queries=2 * SIDE, keys=BLOCKS * SIDE, *, items=1, heads=2, strength=1.0, size=16):
+    generator = torch.Generator().manual_seed(queries + keys)
+
+    def draw(length):
+        return torch.randn(items, heads, length, size, generator=generator).to(DEVICE)
+
+    return draw(queries) * strength, draw(keys), draw(keys)
+
+
+@pytest.fixture
+def rooms(monkeypatch):
+    """The room of every launch, which is NaN before it."""
+    found = []
+    own = launch._room
+
+    def noting(*arguments):
+        lists, taken = own(*arguments)
+        lists.fill_(float("nan"))
+        found.append((lists, taken))
+        return lists, taken
+
+    monkeypatch.setattr(launch, "_room", noting)
+    return found
+
+
+def results(q, k, v, tiles, alpha, seen=None, **options):
+    """(map of live blocks, output and all gradients)."""
+    problem = problems.Problem(q, k, v, seen, alpha, 0.3, tiles=tiles, **options)
+    out, saved = launch.forward(problem, train=True)
+    generator = torch.Generator().manual_seed(1)
+    g = torch.randn(out.shape, generator=generator).to(DEVICE)
+    found = launch.backward(problem, saved, g, want_alpha=isinstance(alpha, torch.Tensor))
+    return saved.live, [out, *(x for x in found if x is not None)]
+
+
+def check(q, k, v, alpha=1.5, tiles=LISTS, **options):
+    live, made = results(q, k, v, tiles, alpha, **options)
+    expected_live, expected = results(q, k, v, SWEEPS, alpha, **options)
+    assert torch.equal(live, expected_live)
+    for mine, theirs in zip(made, expected, strict=True):
+        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+def used(room):
+    """How many places of lists have been written to."""
+    lists, _ = room
+    return int((~lists.isnan()).sum())
+
+
+@pytest.mark.parametrize("alpha", [1.4, 1.5, 2.0, 2.5])
+def test_lists_give_what_sweeps_give(alpha, rooms):
+    q, k, v = inputs(SIDE + 3, BLOCKS * SIDE - 5, heads=1)
+    check(q, k, v, alpha)
+    assert used(rooms[0]) > 0
+
+
+def test_no_list_is_made_near_softmax(rooms):
+    q, k, v = inputs(SIDE, heads=1)
+    check(q, k, v, 1.1)
+    assert used(rooms[0]) == 0
+
+
+def test_no_list_is_made_of_few_blocks(rooms):
+    q, k, v = inputs(SIDE, 4 * SIDE, heads=1)
+    check(q, k, v)
+    assert used(rooms[0]) == 0
+
+
+def test_heads_with_and_without_lists(rooms):
+    q, k, v = inputs(SIDE, heads=4)
+    check(q, k, v, torch.tensor([1.02, 1.1, 1.6, 3.0], device=DEVICE))
+    assert used(rooms[0]) > 0
+
+
+@pytest.mark.parametrize("strength", [0.02, 0.3])
+def test_more_scores_than_lists_have_room_for(strength, rooms):
+    """All of them, which is clear after few blocks; or a few too many at the end."""
+    hold = 2 * SIDE // 8 if strength < 0.1 else 4 + SIDE // 8
+    q, k, v = inputs(SIDE, heads=1, strength=strength)
+    check(q, k, v, 1.5, LISTS._replace(hold=hold))
+    assert used(rooms[0]) > 0
+
+
+def test_causal_and_lengths():
+    q, k, v = inputs(BLOCKS * SIDE, heads=1)
+    check(q[:, :, -2 * SIDE :], k, v, band=CAUSAL, offset=(BLOCKS - 2) * SIDE)
+    lengths = torch.tensor([31 * SIDE + 1], device=DEVICE)
+    check(q[:, :, :SIDE], k, v, lengths=lengths)
+
+
+@pytest.mark.parametrize("kind", ["bool", "added"])
+def test_masks(kind):
+    q, k, v = inputs(SIDE, heads=1)
+    generator = torch.Generator().manual_seed(0)
+    seen = torch.randn(1, 1, SIDE, BLOCKS * SIDE, generator=generator).to(DEVICE)
+    check(q, k, v, seen=seen > -0.5 if kind == "bool" else seen)
+
+
+def test_what_is_not_a_number_stays_in_its_row():
+    q, k, v = inputs(SIDE, heads=1)
+    q[0, 0, 3] = float("nan")
+    _, (out, *_) = results(q, k, v, LISTS, 1.5)
+    assert out.isnan().any(-1).nonzero()[:, -1].tolist() == [3]
+
+
+def test_programs_share_places_and_give_them_back(rooms, monkeypatch):
+    monkeypatch.setattr(launch, "_AT_A_TIME", 1)
+    q, k, v = inputs(3 * SIDE * (100 if ON_GPU else 1), heads=2)
+    check(q, k, v)
+    lists, taken = rooms[0]
+    assert len(lists) < 2 * 3 * (100 if ON_GPU else 1)
+    assert not taken.any()
+
+
+def test_the_same_bits_every_time():
+    q, k, v = inputs(heads=1)
+    _, one = results(q, k, v, LISTS, 1.5)
+    _, two = results(q, k, v, LISTS, 1.5)
+    assert all(torch.equal(x, y) for x, y in zip(one, two, strict=True))
