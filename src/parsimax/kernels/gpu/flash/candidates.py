@@ -21,7 +21,7 @@ _FROM_BETA = tl.constexpr(0.28)  # below, almost all scores of a row lie above a
 _FEW = tl.constexpr(24)  # blocks that are read again in less time than lists take
 _FEW_OF_POWERS = tl.constexpr(8)  # which take longer than squares
 _LOOK = tl.constexpr(16)  # blocks after which it is clear whether lists will be too short
-_AT_ONCE = tl.constexpr(8)  # scores of a list that are read together
+_AT_ONCE = tl.constexpr(8)  # scores of a list that are read together; HOLD is a multiple of it
 _NOTHING = tl.constexpr(-3e38)  # no score that lies above a threshold is so low
 
 
@@ -38,7 +38,7 @@ def worth_it(beta, count, KIND: tl.constexpr):
 def take_place(taken_ptr, places):
     """One that no other program has: there are enough for those that can run at a time."""
     place = tl.program_id(0) % places
-    while tl.atomic_cas(taken_ptr + place, 0, 1) != 0:
+    while tl.atomic_cas(taken_ptr + place, 0, 1, sem="acquire") != 0:
         place = (place + 1) % places
     return place
 
@@ -47,7 +47,7 @@ def take_place(taken_ptr, places):
 def give_place(taken_ptr, place):
     """The other way round."""
     tl.debug_barrier()  # all have read what others may now write over
-    tl.atomic_xchg(taken_ptr + place, 0)
+    tl.atomic_xchg(taken_ptr + place, 0, sem="release")
 
 
 @triton.jit
@@ -139,10 +139,11 @@ def gather(
 
 @triton.jit
 def _listed(first, lengths, lists_ptr, ROWS: tl.constexpr):
-    """(ROWS, _AT_ONCE, FOLDED) scores of the lists from one on; NOTHING where they have ended."""
+    """(ROWS, _AT_ONCE, FOLDED) scores of the lists from one on; _NOTHING where they have ended."""
     places = (first + tl.arange(0, _AT_ONCE))[None, :, None]
     here = lists_ptr + _starts(ROWS)[:, None, :] + places * (ROWS * FOLDED)
-    return tl.load(here, mask=places < lengths[:, None, :], other=_NOTHING)
+    # there is room for all of them, and a mask would have every number be read by itself
+    return tl.where(places < lengths[:, None, :], tl.load(here), _NOTHING)
 
 
 @triton.jit

@@ -34,7 +34,7 @@ from .tops import tops_kernel
 # largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
 _TOGETHER = 528
 _SCRATCH = 1 << 28
-_AT_A_TIME = 8  # programs of a multiprocessor that look for thresholds; more would wait
+_AT_A_TIME = 6  # programs of a multiprocessor that look for thresholds; more would wait
 
 
 class Saved(NamedTuple):
