@@ -48,18 +48,18 @@ def options_of(p: Problem) -> dict[str, Any]:
         "PACKED": 0 if p.packed is None else 2 if p.packed.bottom_right else 1,
         "ROWS": p.tiles.rows,
         "COLUMNS": p.tiles.columns,
-        "EVEN": even(p, p.tiles.rows, p.tiles.columns),
+        "EVEN": _even(p),
         "SIZE": size,
         "num_warps": p.tiles.warps,
         "num_stages": p.tiles.stages,
     }
 
 
-def even(p: Problem, rows: int, columns: int) -> bool:
-    """Whether all tiles are whole, so that nothing has to be masked but what a band hides."""
+def _even(p: Problem) -> bool:
+    """Whether all blocks are whole, so that nothing has to be masked but what a band hides."""
     if p.lengths is not None or p.packed is not None:
         return False
-    return p.q.shape[2] % rows == 0 and p.k.shape[2] % columns == 0
+    return p.q.shape[2] % p.tiles.rows == 0 and p.k.shape[2] % p.tiles.columns == 0
 
 
 def registers_for(p: Problem, registers: int | None) -> int | None:

@@ -25,16 +25,6 @@ from .blocks import (
     whole_blocks,
     wide,
 )
-from .pairs import (
-    OTHERS,
-    THESE,
-    TOGETHER,
-    crowded_keys,
-    crowded_queries,
-    nth_block,
-    nth_of,
-    pairs_of_program,
-)
 from .powers import power_and_change
 from .rows import rows_of_program
 from .sequences import sequence
@@ -49,7 +39,7 @@ def _query_sums(
     seen_ptr, seen_row, seen_column, gs_ptr, all_keys,
     KIND: tl.constexpr, NEAR: tl.constexpr, WANT: tl.constexpr, WANT_SCORES: tl.constexpr,
     ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, PAIRS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
@@ -61,7 +51,7 @@ def _query_sums(
     change_sum, score_sum, slope = changes, changes, changes
     QUICK: tl.constexpr = WANT and ROUGH and KIND == POWER
     for index in range(count):
-        block = nth_block(list_ptr, index, PAIRS)
+        block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
         k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE, EVEN)
         v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES, EVEN)
@@ -104,9 +94,9 @@ def _query_sums(
     return gq, total
 
 
-@triton.jit
-def _query_gradient(
-    place, item_head,
+@quick
+@triton.jit(do_not_specialize=["queries", "keys"])
+def query_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
     g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
@@ -116,22 +106,20 @@ def _query_gradient(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Of one block of queries, or of a pair."""
+    """Also two numbers a query for the other kernel: b of :func:`line`, and <dO, w>."""
     all_keys = keys
     where, counts, numbers, reading, blocks = rows_of_program(
-        place, item_head,
         q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
         scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
         offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
         seen_item, seen_head,
-        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS,
+        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
         ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
-    rows, row, first, step, there, line_of_map = where
+    rows, row, first, step, item_head, line_of_map = where
     queries, keys, offset = counts
     beta, a, b, _x, fill = numbers
     q, k_here, v_here, seen_here = reading
@@ -142,7 +130,7 @@ def _query_gradient(
     against = tl.sum(g.to(tl.float32) * mean, 1)
     tl.store(
         line_ptr + row[:, None] * 2 + tl.arange(0, 2)[None, :], tl.join(b, against),
-        mask=there[:, None],
+        mask=(rows < queries)[:, None],
     )  # fmt: skip
     arguments = (
         q, g, against, k_here, v_here, k_row, v_row, rows, a, b, beta, scale,
@@ -154,12 +142,12 @@ def _query_gradient(
         if ordinary(beta, ROUGH):
             gq, changes = _query_sums(
                 *arguments, POWER, NEVER, WANT, WANT_SCORES, ROUGH,
-                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
         else:
             gq, changes = _query_sums(
                 *arguments, ANY, NEVER, WANT, WANT_SCORES, ROUGH,
-                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     else:
         gq = tl.zeros([ROWS, SIZE], tl.float32)
@@ -167,72 +155,17 @@ def _query_gradient(
         if count > 0:  # see output_kernel
             gq, changes = _query_sums(
                 *arguments, KIND, NEAR, WANT, WANT_SCORES, ROUGH,
-                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     parts = tl.arange(0, SIZE)
-    inside = there[:, None] & (parts < size)[None, :]
+    inside = (rows < queries)[:, None] & (parts < size)[None, :]
     gq = gq * scale + fill[:, None]
     tl.store(
         gq_ptr + (first + rows * step)[:, None] * size + parts[None, :],
         rounded(gq, gq_ptr.dtype.element_ty), mask=inside,
     )  # fmt: skip
     if WANT:
-        total = tl.sum(changes + fill, 0)
-        if PAIRS == OTHERS:
-            tl.store(change_ptr + line_of_map, total, mask=tl.max(tl.where(there, 1, 0), 0) > 0)
-        else:
-            tl.store(change_ptr + line_of_map, total)
-        if PAIRS == THESE:  # which have two places
-            tl.store(change_ptr + line_of_map + 1, 0.0)
-
-
-@quick
-@triton.jit(do_not_specialize=["queries", "keys", "total"])
-def query_kernel(
-    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
-    scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
-    offset, left, right,
-    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
-    seen_item, seen_head, seen_row, seen_column, total,
-    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
-    WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """Also two numbers a query for the other kernel: b of :func:`line`, and <dO, w>."""
-    arguments = (
-        q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-        g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr, scale, value, heads, group, queries,
-        keys, size, value_size, row_blocks, key_blocks, offset, left, right, q_item, q_head, q_row,
-        k_item, k_head, k_row, v_item, v_head, v_row, seen_item, seen_head, seen_row, seen_column,
-    )  # fmt: skip
-    if PAIRS == THESE:
-        pairs = tl.cdiv(row_blocks, 2)
-        for first in range(tl.program_id(0), total, tl.num_programs(0) * TOGETHER):
-            all_pairs, real = pairs_of_program(first, total)
-            crowded, _begin, _end = crowded_queries(
-                pairs - 1 - all_pairs % pairs, all_pairs // pairs, all_pairs // pairs // heads,
-                queries, keys, row_blocks, offset, left, right, lengths_ptr, count_ptr,
-                CAUSAL, LENGTHS, ROWS // 2, COLUMNS,
-            )  # fmt: skip
-            mine = tl.where(crowded & real, 1, 0)
-            for index in range(tl.sum(mine, 0)):
-                pair = nth_of(all_pairs, mine, index)
-                _query_gradient(
-                    pairs - 1 - pair % pairs, pair // pairs, *arguments,
-                    KIND, NEAR, TENSOR, WANT, WANT_SCORES, ROUGH, CAUSAL, MASK, LENGTHS, PACKED,
-                    BY_ROWS, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
-                )  # fmt: skip
-    else:
-        block, item_head = block_of_head(row_blocks)
-        _query_gradient(
-            row_blocks - 1 - block, item_head, *arguments,
-            KIND, NEAR, TENSOR, WANT, WANT_SCORES, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
-            PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
-        )  # fmt: skip
+        tl.store(change_ptr + line_of_map, tl.sum(changes + fill, 0))
 
 
 @triton.jit
@@ -241,7 +174,7 @@ def _key_sums(
     beta, scale, list_ptr, count, offset, queries, keys, left, right, size, value_size,
     seen_ptr, seen_row, seen_column, run_start, run_stop,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, PAIRS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
@@ -254,7 +187,7 @@ def _key_sums(
     # a loop for rare values of alpha must not take memory that others need
     STAGES: tl.constexpr = 1 if KIND == ANY else None
     for index in tl.range(count, num_stages=STAGES):
-        row_block = nth_block(list_ptr, index, PAIRS)
+        row_block = tl.load(list_ptr + index).to(tl.int32)
         rows = row_block * ROWS + tl.arange(0, ROWS)
         q = load_block(q_ptr, row_block, q_row, queries, size, ROWS, WHOLE, SIZE, EVEN)
         g = load_block(g_ptr, row_block, g_row, queries, value_size, ROWS, WHOLE, VALUES, EVEN)
@@ -275,9 +208,9 @@ def _key_sums(
     return gk, gv
 
 
-@triton.jit
-def _key_gradients(
-    place, item_head,
+@quick
+@triton.jit(do_not_specialize=["queries", "keys"])
+def key_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, list_ptr, count_ptr,
     g_ptr, line_ptr, gk_ptr, gv_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
@@ -286,11 +219,11 @@ def _key_gradients(
     seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Of one block of keys of one *key* head, or of a pair; heads that share it add up here."""
+    """One block of keys of one *key* head: the query heads that share it add up here."""
+    place, item_head = block_of_head(key_blocks)
     key_heads = heads // group
     item, key_head = item_head // key_heads, item_head % key_heads
     block, q_at, k_at, all_keys = place, item, item, keys
@@ -310,14 +243,6 @@ def _key_gradients(
         v_ptr + wide(k_at) * v_item + wide(key_head) * v_head,
         columns, v_row, keys, value_size, WHOLE, VALUES,
     )  # fmt: skip
-    there = columns < all_keys
-    crowd = False
-    if PAIRS == OTHERS:
-        crowd, _begin, _end = crowded_keys(
-            place // 2, wide(item_head) * group, group, queries, key_blocks,
-            offset, left, right, count_ptr, CAUSAL, ROWS, COLUMNS,
-        )  # fmt: skip
-        there = tl.where(crowd, columns < 0, there)
     gk = tl.zeros([COLUMNS, SIZE], tl.float32)
     gv = tl.zeros([COLUMNS, VALUES], tl.float32)
     for member in range(group):
@@ -333,18 +258,9 @@ def _key_gradients(
         seen_here = seen_ptr
         if MASK > 0:
             seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
-        if PAIRS == THESE:
-            _all, list_here, end = crowded_keys(
-                place, query_head, 1, queries, key_blocks, offset, left, right, count_ptr,
-                CAUSAL, ROWS, COLUMNS // 2,
-            )  # fmt: skip
-            count = end - list_here
-        else:
-            line_of_map = query_head * key_blocks + place
-            count = tl.load(count_ptr + line_of_map)
-            list_here = list_ptr + line_of_map * row_blocks
-            if PAIRS == OTHERS:
-                count = tl.where(crowd, 0, count)
+        line_of_map = query_head * key_blocks + place
+        count = tl.load(count_ptr + line_of_map)
+        list_here = list_ptr + line_of_map * row_blocks
         arguments = (
             gk, gv, k, v, block, columns, q_here, g_here, q_row, step * value_size,
             line_ptr + start * 2, beta, scale, list_here, count,
@@ -355,17 +271,17 @@ def _key_gradients(
             if ordinary(beta, ROUGH):
                 gk, gv = _key_sums(
                     *arguments, POWER, NEVER, ROUGH,
-                    CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                    CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
                 )  # fmt: skip
             else:
                 gk, gv = _key_sums(
                     *arguments, ANY, NEVER, ROUGH,
-                    CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                    CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
                 )  # fmt: skip
         elif count > 0:  # see output_kernel
             gk, gv = _key_sums(
                 *arguments, KIND, NEAR, ROUGH,
-                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     parts, values = tl.arange(0, SIZE), tl.arange(0, VALUES)
     key_start, key_step = rows_of(
@@ -375,57 +291,10 @@ def _key_gradients(
     tl.store(
         gk_ptr + row[:, None] * size + parts[None, :],
         rounded(gk * scale, gk_ptr.dtype.element_ty),
-        mask=there[:, None] & (parts < size)[None, :],
+        mask=(columns < all_keys)[:, None] & (parts < size)[None, :],
     )  # fmt: skip
     tl.store(
         gv_ptr + row[:, None] * value_size + values[None, :],
         rounded(gv * (1.0 / boost(v.dtype)), gv_ptr.dtype.element_ty),
-        mask=there[:, None] & (values < value_size)[None, :],
+        mask=(columns < all_keys)[:, None] & (values < value_size)[None, :],
     )  # fmt: skip
-
-
-@quick
-@triton.jit(do_not_specialize=["queries", "keys", "total"])
-def key_kernel(
-    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, list_ptr, count_ptr,
-    g_ptr, line_ptr, gk_ptr, gv_ptr,
-    scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
-    offset, left, right,
-    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
-    seen_item, seen_head, seen_row, seen_column, total,
-    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """One block of keys of one *key* head, or all pairs that are found."""
-    arguments = (
-        q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, list_ptr, count_ptr, g_ptr, line_ptr,
-        gk_ptr, gv_ptr, scale, value, heads, group, queries, keys, size, value_size, row_blocks,
-        key_blocks, offset, left, right, q_item, q_head, q_row, k_item, k_head, k_row, v_item,
-        v_head, v_row, seen_item, seen_head, seen_row, seen_column,
-    )  # fmt: skip
-    if PAIRS == THESE:
-        pairs = tl.cdiv(key_blocks, 2)
-        for first in range(tl.program_id(0), total, tl.num_programs(0) * TOGETHER):
-            all_pairs, real = pairs_of_program(first, total)
-            crowded, _begin, _end = crowded_keys(
-                all_pairs % pairs, all_pairs // pairs * group, group, queries, key_blocks,
-                offset, left, right, count_ptr, CAUSAL, ROWS, COLUMNS // 2,
-            )  # fmt: skip
-            mine = tl.where(crowded & real, 1, 0)
-            for index in range(tl.sum(mine, 0)):
-                pair = nth_of(all_pairs, mine, index)
-                _key_gradients(
-                    pair % pairs, pair // pairs, *arguments,
-                    KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS, ROWS,
-                    COLUMNS, EVEN, WHOLE, SIZE, VALUES,
-                )  # fmt: skip
-    else:
-        block, item_head = block_of_head(key_blocks)
-        _key_gradients(
-            block, item_head, *arguments,
-            KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS, ROWS, COLUMNS,
-            EVEN, WHOLE, SIZE, VALUES,
-        )  # fmt: skip

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from parsimax.kernels.gpu.sizes import multiprocessors, pieces, power_of_two
 
-from .arguments import (
-    all_sizes,
-    band_of,
-    even,
-    options_of,
-    pointers,
-    registers_for,
-    steps,
-    value_of,
-)
+from .arguments import all_sizes, band_of, options_of, pointers, registers_for, steps, value_of
 from .backward import key_kernel, query_kernel
 from .blocks import FOLDED
 from .counting import count_kernel
 from .lists import compact
 from .output import output_kernel
-from .pairs import NOBODY, OTHERS, THESE
-from .problem import Problem, by_rows, masks_queries, results, rough
+from .problem import Problem, by_rows, results, rough
 from .tables import spans, tables
 from .threshold import threshold_kernel
 from .tops import tops_kernel
@@ -113,54 +103,28 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
         "num_warps": first.warps, "num_stages": first.stages,
         "maxnreg": registers_for(p, first.registers),
     }  # fmt: skip
-    tall_tiles = p.tiles.tall and p.packed is None
-    if tall_tiles:
-        options |= {
-            "ROWS": first.rows,
-            "EVEN": even(p, first.rows, p.tiles.columns),
-            "num_warps": first.warps,
-        }
-    programs = 1 if tall_tiles else grains  # of a tall block
-    lists, taken = _room(p, chunk * programs, options["ROWS"])
+    lists, taken = _room(p, chunk * grains)
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
         tops_kernel[(count,)](
             p.q, p.k, seen, lengths, top, tops, p.scale, heads, group, queries, keys, size,
             tile, tall_blocks, p.key_blocks, *band_of(p), *strides, **wide,
         )  # fmt: skip
-        threshold_kernel[(count * programs,)](
+        threshold_kernel[(count * grains,)](
             p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts, lists, taken,
             p.scale, value_of(p), *enough, heads, group, queries, keys, size,
             tile, tall_blocks, p.row_blocks, p.key_blocks, taken.shape[0], *band_of(p), *strides,
-            **options, GRAINS=grains, GRAIN=rows, MANY=many, HOLD=p.tiles.hold,
+            **options, GRAINS=grains, MANY=many, HOLD=p.tiles.hold,
             maxnreg=registers_for(p, p.tiles.threshold_registers),
         )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
 
 
-def _room(p: Problem, programs: int, rows: int) -> tuple[Tensor, Tensor]:
+def _room(p: Problem, programs: int) -> tuple[Tensor, Tensor]:
     """For the scores above a first threshold, of those programs that run at the same time."""
     places = min(programs, _AT_A_TIME * multiprocessors(p.q.device))
-    shape = places, p.tiles.hold, rows, FOLDED.value
+    shape = places, p.tiles.hold, p.tiles.rows, FOLDED.value
     return p.q.new_empty(shape, dtype=torch.float32), p.q.new_zeros(places, dtype=torch.int32)
-
-
-def launches(
-    p: Problem, blocks: int, heads: int, side: str, registers: int | None
-) -> list[tuple[int, int, dict[str, Any]]]:
-    """(programs, pairs, what a kernel is told) for so many blocks of ROWS or COLUMNS a head."""
-    ordinary = {"maxnreg": registers, "PAIRS": int(NOBODY.value)}
-    if not p.tiles.pairs or p.packed is not None or masks_queries(p) or blocks == 1:
-        return [(blocks * heads, 0, ordinary)]
-    sides = {"ROWS": p.tiles.rows, "COLUMNS": p.tiles.columns}
-    sides[side] *= 2
-    pairs = {
-        **sides, "PAIRS": int(THESE.value), "EVEN": even(p, *sides.values()),
-        "num_warps": 2 * p.tiles.warps,
-    }  # fmt: skip
-    others = ordinary | {"PAIRS": int(OTHERS.value)}
-    total = pieces(blocks, 2) * heads  # one program fills a multiprocessor
-    return [(min(total, multiprocessors(p.q.device)), total, pairs), (blocks * heads, 0, others)]
 
 
 def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -188,15 +152,12 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     seen, alphas, lengths = pointers(p, table)
     options, values = options_of(p), max(16, power_of_two(value_size))
     whole = options["SIZE"] == size and values == value_size
-    options |= {"TRAIN": train, "ROUGH": rough(p), "BY_ROWS": by_rows(p)}
-    options |= {"WHOLE": whole, "VALUES": values}
-    registers = None if options["TENSOR"] else registers_for(p, p.tiles.row_registers)
-    for programs, total, special in launches(p, p.row_blocks, items * heads, "ROWS", registers):
-        output_kernel[(programs,)](
-            p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
-            p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks,
-            *band_of(p), *steps(p), total, **(options | special),
-        )  # fmt: skip
+    output_kernel[(p.row_blocks * items * heads,)](
+        p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
+        p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p),
+        **options, TRAIN=train, ROUGH=rough(p), BY_ROWS=by_rows(p), WHOLE=whole, VALUES=values,
+        maxnreg=None if options["TENSOR"] else registers_for(p, p.tiles.row_registers),
+    )  # fmt: skip
     return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
 
 
@@ -229,22 +190,18 @@ def backward(
     options["WHOLE"] = options["SIZE"] == size and values == value_size
     numbers = (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks)
     places = (*band_of(p), *steps(p))
-    registers = registers_for(p, p.tiles.row_registers)
-    for programs, total, special in launches(p, p.row_blocks, items * heads, "ROWS", registers):
-        query_kernel[(programs,)](
-            p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
-            g, saved.mean, gq, lines, change, gs, *numbers, *places, total,
-            **(options | special), WANT=want_alpha, WANT_SCORES=want_scores,
-        )  # fmt: skip
+    query_kernel[(p.row_blocks * items * heads,)](
+        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
+        g, saved.mean, gq, lines, change, gs, *numbers, *places,
+        **options, WANT=want_alpha, WANT_SCORES=want_scores,
+        maxnreg=registers_for(p, p.tiles.row_registers),
+    )  # fmt: skip
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
     seen, alphas, lengths = pointers(p, of_keys)
-    lists = key_lists(p, saved.live, of_keys)
-    key_heads = items * p.k.shape[1]
-    for programs, total, special in launches(p, p.all_key_blocks, key_heads, "COLUMNS", None):
-        key_kernel[(programs,)](
-            p.q, p.k, p.v, seen, alphas, lengths, *lists,
-            g, lines, gk, gv, *numbers, *places, total, **(options | special),
-        )  # fmt: skip
+    key_kernel[(p.all_key_blocks * items * p.k.shape[1],)](
+        p.q, p.k, p.v, seen, alphas, lengths, *key_lists(p, saved.live, of_keys),
+        g, lines, gk, gv, *numbers, *places, **options,
+    )  # fmt: skip
     return Gradients(
         gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None
     )

@@ -18,8 +18,7 @@ from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER
 from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import FOLDED, OF_KEYS, block_of_head, fold, load_block, tile_scores
-from .pairs import THESE, TOGETHER, crowded_queries, nth_block, nth_of, pairs_of_program
+from .blocks import FOLDED, OF_KEYS, fold, load_block, tile_scores
 from .rows import rows_of_program
 from .weights import ANY, STEEP, boost, ordinary, shares
 
@@ -31,7 +30,7 @@ def _sums(
     q, k_ptr, v_ptr, k_row, v_row, rows, a, b, beta, scale, list_ptr, count, inner, outer,
     offset, queries, keys, left, right, size, value_size, seen_ptr, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TRAIN: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, PAIRS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, WHOLE: tl.constexpr,
     SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
@@ -46,7 +45,7 @@ def _sums(
     # with stages, a loop that branches between its products makes all products of a kernel wait
     STAGES: tl.constexpr = 1 if KIND == ANY else None
     for index in tl.range(count, num_stages=STAGES):
-        block = nth_block(list_ptr, index, PAIRS)
+        block = tl.load(list_ptr + index).to(tl.int32)
         columns = block * COLUMNS + tl.arange(0, COLUMNS)
         k = load_block(k_ptr, block, k_row, keys, size, COLUMNS, WHOLE, SIZE, EVEN)
         v = load_block(v_ptr, block, v_row, keys, value_size, COLUMNS, WHOLE, VALUES, EVEN)
@@ -85,9 +84,9 @@ def _finish(out, mean, mass, slope, x, beta, KIND: tl.constexpr, NEAR: tl.conste
     return out - fall[:, None] * mean, mass - fall * slope, move(x, step, one * beta, KIND, NEAR)
 
 
-@triton.jit
-def _output(
-    place, item_head,
+@quick
+@triton.jit(do_not_specialize=["queries", "keys"])
+def output_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
     out_ptr, mean_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
@@ -97,21 +96,19 @@ def _output(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     TRAIN: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
+    BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Of one block of queries, or of a pair."""
+    """Context, and w if TRAIN, of one block of queries."""
     where, counts, numbers, reading, blocks = rows_of_program(
-        place, item_head,
         q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
         scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
         offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
         seen_item, seen_head,
-        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS,
+        KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
         ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
-    rows, row, first, step, there, _line_of_map = where
+    rows, row, first, step, _item_head, _line_of_map = where
     queries, keys, offset = counts
     beta, a, b, x, fill = numbers
     q, k_here, v_here, seen_here = reading
@@ -125,12 +122,12 @@ def _output(
         if ordinary(beta, ROUGH):
             out, mean, mass, slope = _sums(
                 *arguments, POWER, NEVER, TRAIN, ROUGH,
-                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
         else:
             out, mean, mass, slope = _sums(
                 *arguments, ANY, NEVER, TRAIN, ROUGH,
-                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     else:
         out = tl.zeros([ROWS, VALUES], tl.float32)
@@ -141,7 +138,7 @@ def _output(
         if count > 0:
             out, mean, mass, slope = _sums(
                 *arguments, KIND, NEAR, TRAIN, ROUGH,
-                CAUSAL, MASK, PAIRS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     if TRAIN and KIND == ANY:
         if beta < NEAR_ONE:
@@ -153,60 +150,11 @@ def _output(
     if TENSOR:
         fill += tl.where((beta >= 0.0) & (beta < 1e30), 0.0, float("nan"))
     parts = tl.arange(0, VALUES)
-    inside = there[:, None] & (parts < value_size)[None, :]
+    inside = (rows < queries)[:, None] & (parts < value_size)[None, :]
     places = (first + rows * step)[:, None] * value_size + parts[None, :]
     out = out / tl.where(mass > 0.0, mass, 1.0)[:, None] + fill[:, None]
     tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
     if TRAIN:
         mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
         tl.store(mean_ptr + places, mean, mask=inside)
-        tl.store(x_ptr + row, x, mask=there)
-
-
-@quick
-@triton.jit(do_not_specialize=["queries", "keys", "total"])
-def output_kernel(
-    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    out_ptr, mean_ptr,
-    scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
-    offset, left, right,
-    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
-    seen_item, seen_head, seen_row, seen_column, total,
-    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
-    TRAIN: tl.constexpr, ROUGH: tl.constexpr,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-):  # fmt: skip
-    """Context, and w if TRAIN, of a block of queries, or of all pairs of them that are found."""
-    arguments = (
-        q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-        out_ptr, mean_ptr, scale, value, heads, group, queries, keys, size, value_size, row_blocks,
-        key_blocks, offset, left, right, q_item, q_head, q_row, k_item, k_head, k_row, v_item,
-        v_head, v_row, seen_item, seen_head, seen_row, seen_column,
-    )  # fmt: skip
-    if PAIRS == THESE:
-        pairs = tl.cdiv(row_blocks, 2)
-        for first in range(tl.program_id(0), total, tl.num_programs(0) * TOGETHER):
-            all_pairs, real = pairs_of_program(first, total)
-            crowded, _begin, _end = crowded_queries(
-                pairs - 1 - all_pairs % pairs, all_pairs // pairs, all_pairs // pairs // heads,
-                queries, keys, row_blocks, offset, left, right, lengths_ptr, count_ptr,
-                CAUSAL, LENGTHS, ROWS // 2, COLUMNS,
-            )  # fmt: skip
-            mine = tl.where(crowded & real, 1, 0)
-            for index in range(tl.sum(mine, 0)):
-                pair = nth_of(all_pairs, mine, index)
-                _output(
-                    pairs - 1 - pair % pairs, pair // pairs, *arguments,
-                    KIND, NEAR, TENSOR, TRAIN, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS,
-                    ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
-                )  # fmt: skip
-    else:
-        block, item_head = block_of_head(row_blocks)
-        _output(
-            row_blocks - 1 - block, item_head, *arguments,
-            KIND, NEAR, TENSOR, TRAIN, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS, PAIRS, ROWS,
-            COLUMNS, EVEN, WHOLE, SIZE, VALUES,
-        )  # fmt: skip
+        tl.store(x_ptr + row, x, mask=rows < queries)

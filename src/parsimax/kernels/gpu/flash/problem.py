@@ -33,8 +33,6 @@ class Tiles(NamedTuple):
     first: First = First()
     threshold_registers: int | None = 96  # that a thread may have, so that more of them fit
     row_registers: int | None = 168  # the same where the output and gradients of queries are found
-    pairs: bool = False  # of blocks of queries that see almost all keys are one tile for those
-    tall: bool = False  # thresholds are found for as many queries at a time as the first kernel has
     hold: int = 64  # scores above a first threshold that a list of them has room for; 0 has none
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import load_rows, numbers_of, rows_of, unit, whole_blocks, wide
-from .pairs import OTHERS, THESE, crowded_queries
+from .blocks import block_of_head, load_rows, numbers_of, rows_of, unit, whole_blocks, wide
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, line
@@ -14,19 +13,17 @@ from .weights import LEAST, line
 
 @triton.jit
 def rows_of_program(
-    place, item_head,
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
     scale, value, heads, group, queries, keys, size, row_blocks, key_blocks, offset, left, right,
     q_item, q_head, q_row, k_item, k_head, v_item, v_head, seen_item, seen_head,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    BY_ROWS: tl.constexpr, PAIRS: tl.constexpr,
+    BY_ROWS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Where, how many, scores, what is read, and which blocks; a tuple of each.
-
-    Of one block of queries or, for THESE, of one pair.
-    """
+    """Where, how many, scores, what is read, and which blocks; a tuple of each."""
+    block, item_head = block_of_head(row_blocks)
+    place = row_blocks - 1 - block  # those with many keys come first where it is causal
     item, head = item_head // heads, item_head % heads
     row_block, q_at, k_at, first_row = place, item, item, wide(item) * queries
     if PACKED:
@@ -37,7 +34,6 @@ def rows_of_program(
     rows = row_block * ROWS + tl.arange(0, ROWS)
     start = numbers_of(item_head, q_at, head, heads, queries, PACKED)
     first, step = rows_of(start, first_row, head, heads, BY_ROWS)
-    all_keys = keys
     keys, _first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     beta = value
     if TENSOR:
@@ -61,27 +57,11 @@ def rows_of_program(
     inner, outer = whole_blocks(
         row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
     )
-    there = rows < queries
-    if PAIRS == THESE:
-        line_of_map = wide(item_head) * row_blocks + place * 2
-        _crowd, list_here, end = crowded_queries(
-            place, item_head, item, queries, all_keys, row_blocks, offset, left, right,
-            lengths_ptr, count_ptr, CAUSAL, LENGTHS, ROWS // 2, COLUMNS,
-        )  # fmt: skip
-        count = end - list_here
-    else:
-        line_of_map = wide(item_head) * row_blocks + place
-        count = tl.load(count_ptr + line_of_map)
-        list_here = list_ptr + line_of_map * key_blocks
-        if PAIRS == OTHERS:  # no jump out of here: all that is read is on its way at once
-            crowd, _begin, _end = crowded_queries(
-                place // 2, item_head, item, queries, all_keys, row_blocks, offset, left, right,
-                lengths_ptr, count_ptr, CAUSAL, LENGTHS, ROWS, COLUMNS,
-            )  # fmt: skip
-            count = tl.where(crowd, 0, count)
-            there = tl.where(crowd, rows < 0, there)
+    line_of_map = wide(item_head) * row_blocks + place
+    count = tl.load(count_ptr + line_of_map)
+    list_here = list_ptr + line_of_map * key_blocks
     return (
-        (rows, row, first, step, there, line_of_map),
+        (rows, row, first, step, item_head, line_of_map),
         (queries, keys, offset),
         (beta, a, b, x, fill),
         (q, k_here, v_here, seen_here),

@@ -49,16 +49,9 @@ ROUGHLY = tl.constexpr(1e-2)  # surplus of the largest scores, whose threshold i
 
 
 @triton.jit
-def _load_tops(tops, blocks, inside, ROWS: tl.constexpr, GRAIN: tl.constexpr):
-    """(rows, blocks) largest scores, -inf where a block is not ``inside``.
-
-    ``tops`` says where they begin, and how far it is from those of GRAIN rows to the next GRAIN.
-    """
-    tops_ptr, far = tops
-    rows = tl.arange(0, ROWS)[:, None]
-    if ROWS > GRAIN:
-        rows = rows // GRAIN * far + rows % GRAIN
-    offsets = blocks[None, :] * GRAIN + rows
+def _load_tops(tops_ptr, blocks, inside, ROWS: tl.constexpr):
+    """(rows, blocks) largest scores, -inf where a block is not ``inside``."""
+    offsets = blocks[None, :] * ROWS + tl.arange(0, ROWS)[:, None]
     return tl.load(tops_ptr + offsets, mask=inside[None, :], other=-float("inf"))
 
 
@@ -71,22 +64,19 @@ def _listed(list_ptr, first, count, MANY: tl.constexpr):
 
 
 @triton.jit
-def _first_tops(
-    tops, list_ptr, count, ROWS: tl.constexpr, GRAIN: tl.constexpr, MANY: tl.constexpr
-):  # fmt: skip
+def _first_tops(tops_ptr, list_ptr, count, ROWS: tl.constexpr, MANY: tl.constexpr):
     """Those of the blocks at the beginning of a list."""
     blocks, inside = _listed(list_ptr, 0, count, MANY)
-    return _load_tops(tops, blocks, inside, ROWS, GRAIN)
+    return _load_tops(tops_ptr, blocks, inside, ROWS)
 
 
 @triton.jit
 def _append(
-    count, blocks, inside, tops, low, good, all_stay, list_ptr,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr,
+    count, blocks, inside, tops_ptr, low, good, all_stay, list_ptr, ROWS: tl.constexpr
 ):  # fmt: skip
     """Add the blocks with a score above ``low`` in any row, or all of them; how many there are."""
-    largest = _load_tops(tops, blocks, inside, ROWS, GRAIN)
-    found = tl.max(tl.where((largest > low[:, None]) & good[:, None], 1, 0), 0)
+    tops = _load_tops(tops_ptr, blocks, inside, ROWS)
+    found = tl.max(tl.where((tops > low[:, None]) & good[:, None], 1, 0), 0)
     found = tl.where(inside, tl.maximum(found, all_stay), 0)
     place = count + tl.cumsum(found, 0) - found
     tl.debug_barrier()  # all have read what may be written over now
@@ -96,15 +86,14 @@ def _append(
 
 @triton.jit
 def _list_above(
-    tops, begin, end, low, good, all_stay, list_ptr,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr, MANY: tl.constexpr,
+    tops_ptr, begin, end, low, good, all_stay, list_ptr, ROWS: tl.constexpr, MANY: tl.constexpr
 ):  # fmt: skip
     """Write the blocks from ``begin`` to ``end`` that reach above ``low``, in order."""
     count = 0
     for first in range(begin, end, MANY):
         blocks = first + tl.arange(0, MANY)
         count = _append(
-            count, blocks, blocks < end, tops, low, good, all_stay, list_ptr, ROWS, GRAIN
+            count, blocks, blocks < end, tops_ptr, low, good, all_stay, list_ptr, ROWS
         )  # fmt: skip
     tl.debug_barrier()
     return count
@@ -112,55 +101,28 @@ def _list_above(
 
 @triton.jit
 def _shorten(
-    count, tops, low, good, all_stay, list_ptr, kept_ptr,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr, MANY: tl.constexpr,
+    count, tops_ptr, low, good, all_stay, list_ptr, ROWS: tl.constexpr, MANY: tl.constexpr
 ):  # fmt: skip
-    """Write those of a list that reach above ``low`` to its own place or to another."""
+    """Keep those of the list that reach above ``low``."""
     kept = 0
     for first in range(0, count, MANY):
         blocks, inside = _listed(list_ptr, first, count, MANY)
-        kept = _append(kept, blocks, inside, tops, low, good, all_stay, kept_ptr, ROWS, GRAIN)
+        kept = _append(kept, blocks, inside, tops_ptr, low, good, all_stay, list_ptr, ROWS)
     tl.debug_barrier()
     return kept
 
 
 @triton.jit
-def _shorten_each(
-    count, tops, low, good, all_stay, list_ptr, key_blocks, both,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr, MANY: tl.constexpr,
-):  # fmt: skip
-    """A list for each GRAIN rows of a tile, which are one or two: how long they are.
-
-    The place of the second is another's if not ``both`` are there.
-    """
-    if ROWS == GRAIN:
-        kept = _shorten(count, tops, low, good, all_stay, list_ptr, list_ptr, ROWS, GRAIN, MANY)
-        return kept, 0
-    else:
-        tl.static_assert(ROWS == 2 * GRAIN)
-        later = tl.arange(0, ROWS) >= GRAIN
-        second = _shorten(
-            tl.where(both, count, 0), tops, low, good & later, all_stay,
-            list_ptr, list_ptr + key_blocks, ROWS, GRAIN, MANY,
-        )  # fmt: skip
-        first = _shorten(
-            count, tops, low, good & ~later, all_stay, list_ptr, list_ptr, ROWS, GRAIN, MANY
-        )  # fmt: skip
-        return first, second
-
-
-@triton.jit
 def _tops_sums(
-    held, tops, list_ptr, count, x, top, beta, gamma,
-    KIND: tl.constexpr, NEAR: tl.constexpr,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr, MANY: tl.constexpr,
+    held, tops_ptr, list_ptr, count, x, top, beta, gamma,
+    KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """As :func:`_sweep`, but of the largest score of each block alone; those held come first."""
     a, b = line(top, x, 1.0, beta, KIND, NEAR)
     totals, slopes = shares(tl.fma(held, a, b[:, None]), beta, gamma, KIND, NEAR)
     for first in range(MANY, count, MANY):
         blocks, inside = _listed(list_ptr, first, count, MANY)
-        v = tl.fma(_load_tops(tops, blocks, inside, ROWS, GRAIN), a, b[:, None])
+        v = tl.fma(_load_tops(tops_ptr, blocks, inside, ROWS), a, b[:, None])
         p, u = shares(v, beta, gamma, KIND, NEAR)
         totals += p
         slopes += u
@@ -169,18 +131,17 @@ def _tops_sums(
 
 @triton.jit
 def _solve_tops(
-    tops, list_ptr, count, x, top, good, beta, gamma, one,
-    KIND: tl.constexpr, NEAR: tl.constexpr,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr, MANY: tl.constexpr,
+    tops_ptr, list_ptr, count, x, top, good, beta, gamma, one,
+    KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    held = _first_tops(tops, list_ptr, count, ROWS, GRAIN, MANY)
+    held = _first_tops(tops_ptr, list_ptr, count, ROWS, MANY)
     done = ~good
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
     while (active > 0) & (tries < TRIES):
         tries += 1
         totals, slopes = _tops_sums(
-            held, tops, list_ptr, count, x, top, beta, gamma, KIND, NEAR, ROWS, GRAIN, MANY
+            held, tops_ptr, list_ptr, count, x, top, beta, gamma, KIND, NEAR, ROWS, MANY
         )  # fmt: skip
         surplus, step = newton(totals, slopes, one * beta, one * gamma, one, KIND, NEAR)
         moved = move(x, step, one * beta, KIND, NEAR)
@@ -246,27 +207,25 @@ def _step(
 @triton.jit
 def _solve(
     top, good, all_stay, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
-    left, right, seen_ptr, seen_row, seen_column, inner, outer, tops, list_ptr, key_blocks,
-    both, begin, end, room,
+    left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
+    room,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
-    """x of every row, and how long the lists are of blocks that hold support."""
+    """x of every row, and how many blocks are listed, which are those that hold support."""
     one = tl.zeros([ROWS], tl.float32) + 1.0
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     x = start(one * beta, one, KIND, NEAR)
     low = unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
-    count = _list_above(tops, begin, end, low, good, all_stay, list_ptr, ROWS, GRAIN, MANY)
+    count = _list_above(tops_ptr, begin, end, low, good, all_stay, list_ptr, ROWS, MANY)
     x = _solve_tops(
-        tops, list_ptr, count, x, top, good, beta, gamma, one, KIND, NEAR, ROWS, GRAIN, MANY
+        tops_ptr, list_ptr, count, x, top, good, beta, gamma, one, KIND, NEAR, ROWS, MANY
     )  # fmt: skip
     if count > _FEW:
         low = unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
-        count = _shorten(
-            count, tops, low, good, all_stay, list_ptr, list_ptr, ROWS, GRAIN, MANY
-        )  # fmt: skip
+        count = _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
     done = ~good
     before = 0.0 * one
     tries = 0
@@ -305,10 +264,7 @@ def _solve(
         )  # fmt: skip
         active = tl.max(tl.where(done, 0, 1), 0)
     low = unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
-    first, second = _shorten_each(
-        count, tops, low, good, all_stay, list_ptr, key_blocks, both, ROWS, GRAIN, MANY
-    )  # fmt: skip
-    return x, first, second
+    return x, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
 
 
 @triton.jit
@@ -322,10 +278,9 @@ def _half(totals, low, high):
 @triton.jit
 def _halve(
     top, good, all_stay, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
-    left, right, seen_ptr, seen_row, seen_column, inner, outer, tops, list_ptr, key_blocks,
-    both, begin, end, room,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr,
-    ROWS: tl.constexpr, GRAIN: tl.constexpr, COLUMNS: tl.constexpr,
+    left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
+    room,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr, HOLD: tl.constexpr,
 ):  # fmt: skip
@@ -336,19 +291,15 @@ def _halve(
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     low = tl.zeros([ROWS], tl.float32)
     high = low + 1.0
-    count = _list_above(
-        tops, begin, end, top - gamma, good, all_stay, list_ptr, ROWS, GRAIN, MANY
-    )  # fmt: skip
-    held = _first_tops(tops, list_ptr, count, ROWS, GRAIN, MANY)
+    count = _list_above(tops_ptr, begin, end, top - gamma, good, all_stay, list_ptr, ROWS, MANY)
+    held = _first_tops(tops_ptr, list_ptr, count, ROWS, MANY)
     for _ in range(HALVINGS):
         totals, _slopes = _tops_sums(
-            held, tops, list_ptr, count, 0.5 * (low + high), top, beta, gamma, STEEP, NEVER,
-            ROWS, GRAIN, MANY,
+            held, tops_ptr, list_ptr, count, 0.5 * (low + high), top, beta, gamma, STEEP, NEVER,
+            ROWS, MANY,
         )  # fmt: skip
         low, high = _half(totals, low, high)
-    count = _shorten(
-        count, tops, top - high * gamma, good, all_stay, list_ptr, list_ptr, ROWS, GRAIN, MANY
-    )  # fmt: skip
+    count = _shorten(count, tops_ptr, top - high * gamma, good, all_stay, list_ptr, ROWS, MANY)
     low = tl.zeros([ROWS], tl.float32)
     times = HALVINGS
     if HOLD > 0:
@@ -377,10 +328,7 @@ def _halve(
         )  # fmt: skip
         low, high = _half(totals, low, high)
     low = top - high * gamma
-    first, second = _shorten_each(
-        count, tops, low, good, all_stay, list_ptr, key_blocks, both, ROWS, GRAIN, MANY
-    )  # fmt: skip
-    return high, first, second
+    return high, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
 
 
 @triton.jit
@@ -390,20 +338,6 @@ def unscaled(low, top, KIND: tl.constexpr):
         return 2.0 * low + top
     else:
         return low + top
-
-
-@triton.jit
-def _write_live(count, line_of_map, list_ptr, live_ptr, count_ptr, key_blocks, MANY: tl.constexpr):
-    """How long a list is, and 1 for all blocks that are on it."""
-    tl.store(count_ptr + line_of_map, count)
-    live_ptr += line_of_map * key_blocks
-    for first in range(0, key_blocks, MANY):
-        blocks = first + tl.arange(0, MANY)
-        tl.store(live_ptr + blocks, tl.zeros([MANY], tl.int8), mask=blocks < key_blocks)
-    tl.debug_barrier()
-    for first in range(0, count, MANY):
-        blocks, inside = _listed(list_ptr, first, count, MANY)
-        tl.store(live_ptr + blocks, tl.full([MANY], 1, tl.int8), mask=inside)
 
 
 @quick
@@ -417,22 +351,20 @@ def threshold_kernel(
     q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
-    GRAINS: tl.constexpr, ROWS: tl.constexpr, GRAIN: tl.constexpr, COLUMNS: tl.constexpr,
+    GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
     HOLD: tl.constexpr,
 ):  # fmt: skip
-    """One or all of the GRAINS blocks of queries of a tall block; scratch begins at ``tile``.
+    """One of the GRAINS blocks of queries of a tall block; scratch begins at that named ``tile``.
 
-    Programs that run at the same time read the same keys, which stay in the cache. A block of
-    queries has GRAIN of them, and a list of its own.
+    Programs that run at the same time read the same keys, which stay in the cache.
     """
-    PARTS: tl.constexpr = GRAINS * GRAIN // ROWS  # of a tall block
     slot = tl.program_id(0)
-    tops = (tops_ptr + wide(slot) * key_blocks * ROWS, key_blocks * GRAIN)
-    tall = tile + slot // PARTS
+    tops_ptr += wide(slot) * key_blocks * ROWS
+    tall = tile + slot // GRAINS
     item_head = tall // tall_blocks
     # those with many keys come first where it is causal
-    row_block = (tall_blocks - 1 - tall % tall_blocks) * GRAINS + slot % PARTS
+    row_block = (tall_blocks - 1 - tall % tall_blocks) * GRAINS + slot % GRAINS
     if row_block >= row_blocks:  # beyond the last queries of a head, in a tall block
         return
     item, head = item_head // heads, item_head % heads
@@ -443,7 +375,7 @@ def threshold_kernel(
         row_block, q_at, queries, k_at, _all, keys, offset, _low = sequence(
             lengths_ptr, row_block, PACKED
         )
-    rows = row_block * GRAIN + tl.arange(0, ROWS)
+    rows = row_block * ROWS + tl.arange(0, ROWS)
     keys, first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     q = load_rows(
         q_ptr + wide(q_at) * q_item + wide(head) * q_head,
@@ -453,12 +385,11 @@ def threshold_kernel(
     seen_here = seen_ptr
     if MASK > 0:
         seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
-    first, last = row_block * GRAIN, tl.minimum(row_block * GRAIN + ROWS, queries) - 1
+    first, last = row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, queries) - 1
     begin, end = visible_range(first, last, offset, first_key, keys, left, right, CAUSAL, COLUMNS)
     inner, outer = whole_blocks(
-        row_block * GRAIN // ROWS, offset, queries, run_start, run_stop, left, right,
-        CAUSAL, ROWS, COLUMNS,
-    )  # fmt: skip
+        row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
+    )
     row = numbers_of(item_head, q_at, head, heads, queries, PACKED) + rows
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
     good = (top > LEAST) & (top < float("inf"))
@@ -472,44 +403,45 @@ def threshold_kernel(
     # a row that is no row of numbers must show it
     broken = ~good & ~(top <= LEAST) & (rows < queries)
     all_stay = tl.max(tl.where(broken, 1, 0), 0)
-    both = row_block + 1 < row_blocks
     arguments = (
         q, k_here, k_row, rows, scale, keys, size, queries, offset, left, right,
-        seen_here, seen_row, seen_column, inner, outer, tops, list_ptr, key_blocks, both,
-        begin, end, (lists_ptr, taken_ptr, places),
+        seen_here, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
+        (lists_ptr, taken_ptr, places),
     )  # fmt: skip
     enough = _allowed(beta, gentle, even, steep, fall)
     if TENSOR:
         if beta < NEAR_ONE:
-            x, count, second = _solve(
+            x, count = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
-                CAUSAL, MASK, POWER, ALWAYS, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+                CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
             )  # fmt: skip
         elif beta > 1.0:
-            x, count, second = _halve(
+            x, count = _halve(
                 largest, good, all_stay, beta, *arguments,
-                CAUSAL, MASK, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+                CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
             )  # fmt: skip
         else:
-            x, count, second = _solve(
+            x, count = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
-                CAUSAL, MASK, POWER, NEVER, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+                CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
             )  # fmt: skip
     elif KIND == STEEP:
-        x, count, second = _halve(
+        x, count = _halve(
             largest, good, all_stay, beta, *arguments,
-            CAUSAL, MASK, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+            CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
         )  # fmt: skip
     else:
-        x, count, second = _solve(
+        x, count = _solve(
             largest, good, all_stay, beta, enough, *arguments,
-            CAUSAL, MASK, KIND, NEAR, ROWS, GRAIN, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
-    _write_live(count, line_of_map, list_ptr, live_ptr, count_ptr, key_blocks, MANY)
-    if ROWS > GRAIN:  # noqa: SIM102 (the first is known when it is compiled)
-        if both:
-            _write_live(
-                second, line_of_map + 1, list_ptr + key_blocks, live_ptr, count_ptr, key_blocks,
-                MANY,
-            )  # fmt: skip
+    tl.store(count_ptr + line_of_map, count)
+    live_ptr += line_of_map * key_blocks
+    for first in range(0, key_blocks, MANY):
+        blocks = first + tl.arange(0, MANY)
+        tl.store(live_ptr + blocks, tl.zeros([MANY], tl.int8), mask=blocks < key_blocks)
+    tl.debug_barrier()
+    for first in range(0, count, MANY):
+        blocks, inside = _listed(list_ptr, first, count, MANY)
+        tl.store(live_ptr + blocks, tl.full([MANY], 1, tl.int8), mask=inside)
