@@ -19,7 +19,7 @@ from .weights import line, shares
 
 _FROM_BETA = tl.constexpr(0.28)  # below, almost all scores of a row lie above a threshold
 _FEW = tl.constexpr(24)  # blocks that are read again in less time than lists take
-_FEW_OF_POWERS = tl.constexpr(8)  # which take longer than squares
+_FEW_OF_POWERS = tl.constexpr(4)  # which take longer than squares
 _LOOK = tl.constexpr(16)  # blocks after which it is clear whether lists will be too short
 _AT_ONCE = tl.constexpr(8)  # scores of a list that are read together; HOLD is a multiple of it
 _NOTHING = tl.constexpr(-3e38)  # no score that lies above a threshold is so low

@@ -33,7 +33,7 @@ class Tiles(NamedTuple):
     first: First = First()
     threshold_registers: int | None = 96  # that a thread may have, so that more of them fit
     row_registers: int | None = 168  # the same where the output and gradients of queries are found
-    hold: int = 64  # scores above a first threshold that a list of them has room for; 0 has none
+    hold: int = 72  # scores above a first threshold that a list of them has room for; 0 has none
 
 
 _TILES = Tiles()
