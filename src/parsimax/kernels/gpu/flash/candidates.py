@@ -3,7 +3,7 @@
 A threshold that is found from below never falls, so that only these can have weight. Where they
 are few, as they mostly are, keys are read once, and all steps towards the threshold look at the
 lists. A query has one for each of the FOLDED columns of :func:`.blocks.fold`, so that a thread
-appends to lists which no other writes.
+appends to lists which no other writes: of scores and, if KEYS, behind them of their keys.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def give_place(taken_ptr, place):
 
 
 @triton.jit
-def _starts(ROWS: tl.constexpr):
+def lists_of(ROWS: tl.constexpr):
     """Of all lists; the next score of one lies behind as many others as there are lists."""
     return tl.arange(0, ROWS)[:, None] * FOLDED + tl.arange(0, FOLDED)[None, :]
 
@@ -64,26 +64,50 @@ def _halves(x, ROWS: tl.constexpr, PARTS: tl.constexpr):
 
 
 @triton.jit
-def _append(s, a, b, ends, lists_ptr, ROWS: tl.constexpr, PARTS: tl.constexpr):
+def _append(
+    s, keys, a, b, ends, lists_ptr, ROWS: tl.constexpr, PARTS: tl.constexpr, HOLD: tl.constexpr,
+    KEYS: tl.constexpr,
+):  # fmt: skip
     """Write those of (ROWS, PARTS, FOLDED) scores that lie above; where lists then end."""
     if PARTS > 1:
         first, second = _halves(s, ROWS, PARTS)
-        ends = _append(first, a, b, ends, lists_ptr, ROWS, PARTS // 2)
-        return _append(second, a, b, ends, lists_ptr, ROWS, PARTS // 2)
+        first_keys, second_keys = _halves(keys, ROWS, PARTS)
+        ends = _append(first, first_keys, a, b, ends, lists_ptr, ROWS, PARTS // 2, HOLD, KEYS)
+        return _append(second, second_keys, a, b, ends, lists_ptr, ROWS, PARTS // 2, HOLD, KEYS)
     else:
-        s = tl.reshape(s, [ROWS, FOLDED])
-        return _write_above(s, tl.fma(s, a, b), ends, lists_ptr, ROWS * FOLDED)
+        s, keys = tl.reshape(s, [ROWS, FOLDED]), tl.reshape(keys, [ROWS, FOLDED])
+        return _write_above(s, keys, tl.fma(s, a, b), ends, lists_ptr, ROWS * FOLDED, HOLD, KEYS)
 
 
 @triton.jit
-def _write_above(s, v, ends, lists_ptr, STEP: tl.constexpr):
+def _write_above(
+    s, keys, v, ends, lists_ptr, STEP: tl.constexpr, HOLD: tl.constexpr, KEYS: tl.constexpr
+):
     """Write the scores of which v is above 0, each where its list ends; where lists end then.
 
     As a store of Triton's all of them would first change threads, so that they lie side by side.
     """
+    keys_ptr = keys_of(lists_ptr, HOLD * STEP)
     if INTERPRETED:
         tl.store(lists_ptr + ends, s, mask=v > 0.0)
+        if KEYS:
+            tl.store(keys_ptr + ends, keys, mask=v > 0.0)
         return tl.where(v > 0.0, ends + STEP, ends)
+    elif KEYS:
+        return tl.inline_asm_elementwise(
+            "{ .reg .pred above; .reg .b64 place, other; setp.gt.f32 above, $2, 0f00000000;"
+            " mad.wide.s32 place, $3, 4, $4; @above st.global.f32 [place], $1;"
+            " mad.wide.s32 other, $3, 4, $7; @above st.global.b32 [other], $6;"
+            " mov.b32 $0, $3; @above add.s32 $0, $0, $5; }",
+            "=&r,f,f,r,l,r,r,l",
+            [
+                s, v, ends, lists_ptr.to(tl.int64), tl.full([], STEP, tl.int32),
+                keys, keys_ptr.to(tl.int64),
+            ],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )  # fmt: skip
     else:
         return tl.inline_asm_elementwise(
             "{ .reg .pred above; .reg .b64 place; setp.gt.f32 above, $2, 0f00000000;"
@@ -98,16 +122,23 @@ def _write_above(s, v, ends, lists_ptr, STEP: tl.constexpr):
 
 
 @triton.jit
+def keys_of(scores_ptr, MANY: tl.constexpr):
+    """Where the keys of so many scores lie."""
+    return (scores_ptr + MANY).to(tl.pointer_type(tl.int32))
+
+
+@triton.jit
 def gather(
     x, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset, left, right,
     seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count, lists_ptr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, HOLD: tl.constexpr,
+    KEYS: tl.constexpr,
 ):  # fmt: skip
     """(how long lists are, the longest one, whether they hold all that lies above x)."""
     PARTS: tl.constexpr = COLUMNS // FOLDED
-    starts = _starts(ROWS)
+    starts = lists_of(ROWS)
     ends = starts
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
     b = tl.where(good, b, -float("inf"))
@@ -125,8 +156,12 @@ def gather(
                 CAUSAL or not EVEN or MASK == OF_KEYS, EVEN, COLUMNS, WHOLE, SIZE,
             )  # fmt: skip
             limit = tl.where(ends <= last, b[:, None], -float("inf"))
-            s = tl.reshape(s, [ROWS, PARTS, FOLDED])
-            ends = _append(s, a, limit, ends, lists_ptr, ROWS, PARTS)
+            numbers = block * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+            numbers = tl.broadcast_to(numbers, [ROWS, COLUMNS])
+            ends = _append(
+                tl.reshape(s, [ROWS, PARTS, FOLDED]), tl.reshape(numbers, [ROWS, PARTS, FOLDED]),
+                a, limit, ends, lists_ptr, ROWS, PARTS, HOLD, KEYS,
+            )  # fmt: skip
         lengths = (ends - starts) // (ROWS * FOLDED)
         most = tl.max(tl.max(lengths, 1), 0)
         # a list that may not have had room for the last block, or will not have for all of them
@@ -141,7 +176,7 @@ def gather(
 def _listed(first, lengths, lists_ptr, ROWS: tl.constexpr):
     """(ROWS, _AT_ONCE, FOLDED) scores of the lists from one on; _NOTHING where they have ended."""
     places = (first + tl.arange(0, _AT_ONCE))[None, :, None]
-    here = lists_ptr + _starts(ROWS)[:, None, :] + places * (ROWS * FOLDED)
+    here = lists_ptr + lists_of(ROWS)[:, None, :] + places * (ROWS * FOLDED)
     # there is room for all of them, and a mask would have every number be read by itself
     return tl.where(places < lengths[:, None, :], tl.load(here), _NOTHING)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from .arguments import all_sizes, band_of, options_of, pointers, registers_for, 
 from .backward import key_kernel, query_kernel
 from .blocks import FOLDED
 from .counting import count_kernel
+from .listed import CONTEXT, LINE, NOTHING, TRAINING
 from .lists import compact
 from .output import output_kernel
 from .problem import Problem, by_rows, results, rough
@@ -79,8 +80,21 @@ class Thresholds(NamedTuple):
     counts: Tensor  # (B, H, row blocks)
 
 
-def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thresholds:
-    """Where weights begin, and which blocks of keys have any; for the table see ``pointers``."""
+class Results(NamedTuple):
+    """Context and w; each block of queries for which they have been written."""
+
+    out: Tensor
+    mean: Tensor
+    written: Tensor  # (B, H, row blocks)
+
+
+def thresholds(
+    p: Problem, enough: Enough, table: Tensor | None = None, into: Results | None = None
+) -> Thresholds:
+    """Where weights begin, and which blocks of keys have any; for the table see ``pointers``.
+
+    Results are written ``into`` the given ones wherever that is no detour.
+    """
     items, heads, queries, size = p.q.shape
     first, rows = p.tiles.first, p.tiles.rows
     top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
@@ -92,8 +106,8 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
     places = torch.empty_like(live, dtype=torch.int16)
     counts = live.new_empty(items, heads, p.row_blocks, dtype=torch.int32)
     seen, alphas, lengths = pointers(p, table)
-    strides = steps(p)
-    strides = (*strides[:6], *strides[9:])
+    all_strides = steps(p)
+    strides = (*all_strides[:6], *all_strides[9:])
     group, keys, options = heads // p.k.shape[1], p.k.shape[2], options_of(p)
     options["WHOLE"] = options["SIZE"] == size
     many = 16 if p.key_blocks <= 64 else 32  # blocks whose largest scores are looked at together
@@ -103,7 +117,9 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
         "num_warps": first.warps, "num_stages": first.stages,
         "maxnreg": registers_for(p, first.registers),
     }  # fmt: skip
-    lists, taken = _room(p, chunk * grains)
+    output = _output_options(p, into)
+    lists, taken = _room(p, chunk * grains, output["OUTPUT"] > 0)
+    written = (p.q,) * 3 if into is None else into
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
         tops_kernel[(count,)](
@@ -111,20 +127,37 @@ def thresholds(p: Problem, enough: Enough, table: Tensor | None = None) -> Thres
             tile, tall_blocks, p.key_blocks, *band_of(p), *strides, **wide,
         )  # fmt: skip
         threshold_kernel[(count * grains,)](
-            p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts, lists, taken,
-            p.scale, value_of(p), *enough, heads, group, queries, keys, size,
-            tile, tall_blocks, p.row_blocks, p.key_blocks, taken.shape[0], *band_of(p), *strides,
-            **options, GRAINS=grains, MANY=many, HOLD=p.tiles.hold,
+            p.q, p.k, p.v, seen, alphas, lengths, top, x, live, tops, places, counts,
+            lists, taken, *written,
+            p.scale, value_of(p), *enough, heads, group, queries, keys, size, p.v.shape[3],
+            tile, tall_blocks, p.row_blocks, p.key_blocks, taken.shape[0], *band_of(p),
+            *all_strides, **options, **output, GRAINS=grains, MANY=many, HOLD=p.tiles.hold,
             maxnreg=registers_for(p, p.tiles.threshold_registers),
         )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
 
 
-def _room(p: Problem, programs: int) -> tuple[Tensor, Tensor]:
+def _room(p: Problem, programs: int, writes: bool) -> tuple[Tensor, Tensor]:
     """For the scores above a first threshold, of those programs that run at the same time."""
     places = min(programs, _AT_A_TIME * multiprocessors(p.q.device))
-    shape = places, p.tiles.hold, p.tiles.rows, FOLDED.value
+    numbers = p.tiles.hold * FOLDED.value
+    if writes:
+        numbers = 2 * (numbers + LINE.value + 1)
+    shape = places, numbers, p.tiles.rows
     return p.q.new_empty(shape, dtype=torch.float32), p.q.new_zeros(places, dtype=torch.int32)
+
+
+def _output_options(p: Problem, into: Results | None) -> dict[str, Any]:
+    """What a kernel is told that may write results."""
+    size = p.v.shape[3]
+    values = max(16, power_of_two(size))
+    kind = NOTHING
+    if into is not None and p.tiles.chunk > 0:
+        kind = CONTEXT if into.mean is into.out else TRAINING
+    return {
+        "OUTPUT": kind.value, "BY_ROWS": by_rows(p), "VALUES": values,
+        "WHOLE_VALUES": values == size, "CHUNK": min(values, max(p.tiles.chunk, 16)),
+    }  # fmt: skip
 
 
 def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -144,18 +177,21 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
     items, heads, _, size = p.q.shape
     table = spans(p) if p.packed is None else tables(p)[0]
-    top, x, live, *row_lists = thresholds(p, _enough(p, train), table)
     value_size = p.v.shape[3]
     out = results(p, p.q, value_size)
     # not rounded to half: gradients are differences to it
     mean = torch.empty_like(out, dtype=torch.float32) if train else out
+    written = p.q.new_empty(items, heads, p.row_blocks, dtype=torch.int8)
+    into = Results(out, mean, written)
+    top, x, live, *row_lists = thresholds(p, _enough(p, train), table, into)
     seen, alphas, lengths = pointers(p, table)
     options, values = options_of(p), max(16, power_of_two(value_size))
     whole = options["SIZE"] == size and values == value_size
     output_kernel[(p.row_blocks * items * heads,)](
-        p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, out, mean,
+        p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, written, out, mean,
         p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p),
         **options, TRAIN=train, ROUGH=rough(p), BY_ROWS=by_rows(p), WHOLE=whole, VALUES=values,
+        WRITTEN=p.tiles.chunk > 0,
         maxnreg=None if options["TENSOR"] else registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
     return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)

@@ -88,7 +88,7 @@ def _finish(out, mean, mass, slope, x, beta, KIND: tl.constexpr, NEAR: tl.conste
 @triton.jit(do_not_specialize=["queries", "keys"])
 def output_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    out_ptr, mean_ptr,
+    written_ptr, out_ptr, mean_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -97,9 +97,9 @@ def output_kernel(
     TRAIN: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, WRITTEN: tl.constexpr,
 ):  # fmt: skip
-    """Context, and w if TRAIN, of one block of queries."""
+    """Context, and w if TRAIN, of one block of queries; if WRITTEN, they may have been before."""
     where, counts, numbers, reading, blocks = rows_of_program(
         q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
         scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
@@ -108,11 +108,16 @@ def output_kernel(
         KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
         ROWS, COLUMNS, WHOLE, SIZE,
     )  # fmt: skip
-    rows, row, first, step, _item_head, _line_of_map = where
+    rows, row, first, step, _item_head, line_of_map = where
     queries, keys, offset = counts
     beta, a, b, x, fill = numbers
     q, k_here, v_here, seen_here = reading
     list_here, count, inner, outer = blocks
+    ours = rows < queries
+    if WRITTEN:
+        written = tl.load(written_ptr + line_of_map) > 0
+        count = tl.where(written, 0, count)
+        ours = ours & ~written
     arguments = (
         q, k_here, v_here, k_row, v_row, rows, a, b, beta, scale, list_here, count,
         inner, outer, offset, queries, keys, left, right, size, value_size,
@@ -150,11 +155,11 @@ def output_kernel(
     if TENSOR:
         fill += tl.where((beta >= 0.0) & (beta < 1e30), 0.0, float("nan"))
     parts = tl.arange(0, VALUES)
-    inside = (rows < queries)[:, None] & (parts < value_size)[None, :]
+    inside = ours[:, None] & (parts < value_size)[None, :]
     places = (first + rows * step)[:, None] * value_size + parts[None, :]
     out = out / tl.where(mass > 0.0, mass, 1.0)[:, None] + fill[:, None]
     tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
     if TRAIN:
         mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
         tl.store(mean_ptr + places, mean, mask=inside)
-        tl.store(x_ptr + row, x, mask=rows < queries)
+        tl.store(x_ptr + row, x, mask=ours)

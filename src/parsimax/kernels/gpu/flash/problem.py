@@ -34,6 +34,7 @@ class Tiles(NamedTuple):
     threshold_registers: int | None = 96  # that a thread may have, so that more of them fit
     row_registers: int | None = 168  # the same where the output and gradients of queries are found
     hold: int = 72  # scores above a first threshold that a list of them has room for; 0 has none
+    chunk: int = 0  # parts of values that are added up at a time where these are read one by one
 
 
 _TILES = Tiles()

@@ -32,12 +32,14 @@ from .blocks import (
     fold,
     load_rows,
     numbers_of,
+    rows_of,
     unit,
     visible_range,
     whole_blocks,
     wide,
 )
 from .candidates import first_listed, gather, give_place, sums, take_place, worth_it
+from .listed import NOTHING, room_of, write_output
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, STEEP, line, shares
@@ -208,13 +210,14 @@ def _step(
 def _solve(
     top, good, all_stay, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
-    room,
+    room, writing,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr, HOLD: tl.constexpr,
+    OUTPUT: tl.constexpr, VALUES: tl.constexpr, WHOLE_VALUES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """x of every row, and how many blocks are listed, which are those that hold support."""
+    """x of every row, how many blocks are listed (those that hold support), if all is written."""
     one = tl.zeros([ROWS], tl.float32) + 1.0
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     x = start(one * beta, one, KIND, NEAR)
@@ -230,15 +233,17 @@ def _solve(
     before = 0.0 * one
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
+    written = 0
     if HOLD > 0 and NEAR != ALWAYS:  # noqa: SIM102 (the first is known when it is compiled)
         if (active > 0) & worth_it(beta, count, KIND):
             lists_ptr, taken_ptr, places = room
             place = take_place(taken_ptr, places)
-            lists_ptr += wide(place) * (HOLD * ROWS * FOLDED)
+            lists_ptr += wide(place) * room_of(ROWS, HOLD, OUTPUT)
             lengths, most, fits = gather(
                 x, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
                 left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
                 lists_ptr, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
+                OUTPUT != NOTHING,
             )  # fmt: skip
             listed = first_listed(lengths, lists_ptr, ROWS)
             while (active > 0) & (tries < TRIES) & fits:
@@ -248,9 +253,17 @@ def _solve(
                     ROWS,
                 )  # fmt: skip
                 x, done, before = _step(
-                    totals, slopes, x, done, before, beta, gamma, one, enough, KIND, NEAR
+                    totals, slopes, x, done, before, beta, gamma, one,
+                    enough if OUTPUT == NOTHING else _LEAST_SURPLUS, KIND, NEAR,
                 )  # fmt: skip
                 active = tl.max(tl.where(done, 0, 1), 0)
+            if OUTPUT != NOTHING:  # noqa: SIM102 (the first is known when it is compiled)
+                if fits & (all_stay == 0):
+                    written = write_output(
+                        x, top, beta, gamma, scale, lengths, most, count, lists_ptr, rows,
+                        queries, writing, MASK, KIND, NEAR, ROWS, HOLD, OUTPUT, VALUES, CHUNK,
+                        WHOLE_VALUES,
+                    )  # fmt: skip
             give_place(taken_ptr, place)
     while (active > 0) & (tries < TRIES):
         tries += 1
@@ -264,7 +277,7 @@ def _solve(
         )  # fmt: skip
         active = tl.max(tl.where(done, 0, 1), 0)
     low = unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
-    return x, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
+    return x, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY), written
 
 
 @triton.jit
@@ -279,10 +292,11 @@ def _half(totals, low, high):
 def _halve(
     top, good, all_stay, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
-    room,
+    room, writing,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr, HOLD: tl.constexpr,
+    OUTPUT: tl.constexpr, VALUES: tl.constexpr, WHOLE_VALUES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """As :func:`_solve` above alpha = 2, where Newton has no slope to hold on to: by halving.
 
@@ -302,14 +316,16 @@ def _halve(
     count = _shorten(count, tops_ptr, top - high * gamma, good, all_stay, list_ptr, ROWS, MANY)
     low = tl.zeros([ROWS], tl.float32)
     times = HALVINGS
+    written = 0
     if HOLD > 0:
         lists_ptr, taken_ptr, places = room
         place = take_place(taken_ptr, places)
-        lists_ptr += wide(place) * (HOLD * ROWS * FOLDED)
+        lists_ptr += wide(place) * room_of(ROWS, HOLD, OUTPUT)
         lengths, most, fits = gather(
             high, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
             left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
             lists_ptr, CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
+            OUTPUT != NOTHING,
         )  # fmt: skip
         listed = first_listed(lengths, lists_ptr, ROWS)
         for _ in range(tl.where(fits, HALVINGS, 0)):
@@ -318,6 +334,12 @@ def _halve(
                 MASK, STEEP, NEVER, ROWS,
             )  # fmt: skip
             low, high = _half(totals, low, high)
+        if OUTPUT != NOTHING:  # noqa: SIM102
+            if fits & (all_stay == 0):
+                written = write_output(
+                    high, top, beta, gamma, scale, lengths, most, count, lists_ptr, rows, queries,
+                    writing, MASK, STEEP, NEVER, ROWS, HOLD, OUTPUT, VALUES, CHUNK, WHOLE_VALUES,
+                )  # fmt: skip
         give_place(taken_ptr, place)
         times = tl.where(fits, 0, HALVINGS)
     for _ in range(times):
@@ -328,7 +350,8 @@ def _halve(
         )  # fmt: skip
         low, high = _half(totals, low, high)
     low = top - high * gamma
-    return high, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
+    count = _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
+    return high, count, written
 
 
 @triton.jit
@@ -343,17 +366,19 @@ def unscaled(low, top, KIND: tl.constexpr):
 @quick
 @triton.jit(do_not_specialize=["queries", "keys", "tile", "places"])
 def threshold_kernel(
-    q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
-    list_ptr, count_ptr, lists_ptr, taken_ptr,
-    scale, value, gentle, even, steep, fall, heads, group, queries, keys, size,
+    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
+    list_ptr, count_ptr, lists_ptr, taken_ptr, out_ptr, mean_ptr, written_ptr,
+    scale, value, gentle, even, steep, fall, heads, group, queries, keys, size, value_size,
     tile, tall_blocks, row_blocks, key_blocks, places,
     offset, left, right,
-    q_item, q_head, q_row, k_item, k_head, k_row, seen_item, seen_head, seen_row, seen_column,
+    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
+    seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
-    HOLD: tl.constexpr,
+    HOLD: tl.constexpr, OUTPUT: tl.constexpr, BY_ROWS: tl.constexpr, VALUES: tl.constexpr,
+    WHOLE_VALUES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One of the GRAINS blocks of queries of a tall block; scratch begins at that named ``tile``.
 
@@ -370,11 +395,12 @@ def threshold_kernel(
     item, head = item_head // heads, item_head % heads
     line_of_map = wide(item_head) * row_blocks + row_block
     list_ptr += line_of_map * key_blocks
-    q_at, k_at = item, item
+    q_at, k_at, first_row = item, item, wide(item) * queries
     if PACKED:
         row_block, q_at, queries, k_at, _all, keys, offset, _low = sequence(
             lengths_ptr, row_block, PACKED
         )
+        first_row = q_at
     rows = row_block * ROWS + tl.arange(0, ROWS)
     keys, first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     q = load_rows(
@@ -382,6 +408,7 @@ def threshold_kernel(
         rows, q_row, queries, size, WHOLE, SIZE,
     )  # fmt: skip
     k_here = k_ptr + wide(k_at) * k_item + wide(head // group) * k_head
+    v_here = v_ptr + wide(k_at) * v_item + wide(head // group) * v_head
     seen_here = seen_ptr
     if MASK > 0:
         seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
@@ -390,7 +417,9 @@ def threshold_kernel(
     inner, outer = whole_blocks(
         row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
     )
-    row = numbers_of(item_head, q_at, head, heads, queries, PACKED) + rows
+    numbers = numbers_of(item_head, q_at, head, heads, queries, PACKED)
+    first_out, out_step = rows_of(numbers, first_row, head, heads, BY_ROWS)
+    row = numbers + rows
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
     good = (top > LEAST) & (top < float("inf"))
     largest = tl.where(good, top, 0.0)
@@ -407,36 +436,44 @@ def threshold_kernel(
         q, k_here, k_row, rows, scale, keys, size, queries, offset, left, right,
         seen_here, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
         (lists_ptr, taken_ptr, places),
+        (v_here, v_row, value_size, out_ptr, mean_ptr, first_out, out_step),
     )  # fmt: skip
     enough = _allowed(beta, gentle, even, steep, fall)
     if TENSOR:
         if beta < NEAR_ONE:
-            x, count = _solve(
+            x, count, written = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
                 CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+                OUTPUT, VALUES, WHOLE_VALUES, CHUNK,
             )  # fmt: skip
         elif beta > 1.0:
-            x, count = _halve(
+            x, count, written = _halve(
                 largest, good, all_stay, beta, *arguments,
                 CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+                OUTPUT, VALUES, WHOLE_VALUES, CHUNK,
             )  # fmt: skip
         else:
-            x, count = _solve(
+            x, count, written = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
                 CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+                OUTPUT, VALUES, WHOLE_VALUES, CHUNK,
             )  # fmt: skip
     elif KIND == STEEP:
-        x, count = _halve(
+        x, count, written = _halve(
             largest, good, all_stay, beta, *arguments,
             CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+            OUTPUT, VALUES, WHOLE_VALUES, CHUNK,
         )  # fmt: skip
     else:
-        x, count = _solve(
+        x, count, written = _solve(
             largest, good, all_stay, beta, enough, *arguments,
             CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+            OUTPUT, VALUES, WHOLE_VALUES, CHUNK,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     tl.store(count_ptr + line_of_map, count)
+    if OUTPUT != NOTHING:
+        tl.store(written_ptr + line_of_map, written)
     live_ptr += line_of_map * key_blocks
     for first in range(0, key_blocks, MANY):
         blocks = first + tl.arange(0, MANY)

@@ -1,0 +1,153 @@
+"""The weighted sum of values straight from lists of scores, where these are short.
+
+A block of 64 keys that has any weight mostly has it at a few keys a query. Where a threshold was
+found from lists of scores and of their keys (see :mod:`.candidates`), the few values are read one
+by one, each by the query that needs it, and no product is taken of all others.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from parsimax.kernels.gpu.approx import INTERPRETED, rounded
+
+from .blocks import FOLDED, unit
+from .candidates import keys_of, lists_of
+from .weights import line, shares
+
+# What a kernel is to write
+NOTHING = tl.constexpr(0)
+CONTEXT = tl.constexpr(1)
+TRAINING = tl.constexpr(2)  # w, too
+
+LINE = tl.constexpr(128)  # scores of a query that there is room for
+_AT_ONCE = tl.constexpr(2)  # scores of a list that are moved together
+_A_BLOCK = tl.constexpr(3)  # scores a query for which to read a block of keys takes as long
+
+
+@triton.jit
+def _put(pointer, x, inside):
+    """A store by the threads that have x; Triton's would first lay numbers side by side."""
+    if INTERPRETED:
+        tl.store(pointer, x, mask=inside)
+    else:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred in; setp.ne.s32 in, $3, 0; @in st.global.b32 [$1], $2; mov.b32 $0, 0; }",
+            "=r,l,r,r",
+            [pointer.to(tl.int64), x.to(tl.int32, bitcast=True), inside.to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
+def _get(pointer):
+    """A load by the threads that need it, each for itself; 32 bits."""
+    if INTERPRETED:
+        return tl.load(pointer).to(tl.int32, bitcast=True)
+    else:
+        return tl.inline_asm_elementwise(
+            "ld.global.b32 $0, [$1];", "=r,l", [pointer.to(tl.int64)],
+            dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def room_of(ROWS: tl.constexpr, HOLD: tl.constexpr, OUTPUT: tl.constexpr):
+    """Numbers of 32 bits that a program needs for its lists."""
+    if OUTPUT == NOTHING:
+        return ROWS * HOLD * FOLDED
+    else:
+        return 2 * ROWS * (HOLD * FOLDED + LINE + 1)
+
+
+@triton.jit
+def _line_up(lengths, most, lists_ptr, ROWS: tl.constexpr, HOLD: tl.constexpr):
+    """Put the lists of each query one behind the other; where that is."""
+    STEP: tl.constexpr = ROWS * FOLDED
+    starts = tl.cumsum(lengths, 1) - lengths
+    line_ptr = lists_ptr + 2 * HOLD * STEP
+    for first in range(0, most, _AT_ONCE):
+        places = (first + tl.arange(0, _AT_ONCE))[None, :, None]
+        here = lists_of(ROWS)[:, None, :] + places * STEP
+        there = (starts[:, None, :] + places) * ROWS + tl.arange(0, ROWS)[:, None, None]
+        inside = places < lengths[:, None, :]
+        keys = tl.load(keys_of(lists_ptr, HOLD * STEP) + here)
+        _put(line_ptr + there, tl.load(lists_ptr + here), inside)
+        _put(keys_of(line_ptr, LINE * ROWS) + there, keys, inside)
+    return line_ptr
+
+
+@triton.jit
+def _weighted(
+    place, count, line_ptr, a, b, beta, gamma, v_ptr, v_row, parts, value_size,
+    KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """(p, u, value) of the score of every query at one place of its line; 0 beyond its end."""
+    here = place * ROWS + tl.arange(0, ROWS)
+    inside = place < count
+    s = _get(line_ptr + here).to(tl.float32, bitcast=True)
+    key = _get(keys_of(line_ptr, LINE * ROWS) + here)
+    p, u = shares(tl.where(inside, tl.fma(s, a, b), 0.0), beta, gamma, KIND, NEAR)
+    wanted = (p > 0.0)[:, None]
+    if not WHOLE:
+        wanted = wanted & (parts < value_size)[None, :]
+    places = tl.where(inside, key, 0).to(tl.int64)[:, None] * v_row + parts[None, :]
+    return p, u, tl.load(v_ptr + places, mask=wanted, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def write_output(
+    x, top, beta, gamma, scale, lengths, most, blocks, lists_ptr, rows, queries, writing,
+    MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr,
+    HOLD: tl.constexpr, OUTPUT: tl.constexpr, VALUES: tl.constexpr, CHUNK: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Context and w, as :mod:`.output` has them; 0 if it is left to that, which may be quicker."""
+    v_ptr, v_row, value_size, out_ptr, mean_ptr, first_row, step = writing
+    TRAIN: tl.constexpr = OUTPUT == TRAINING
+    longest = tl.max(tl.sum(lengths, 1), 0)
+    written = 0
+    if longest <= tl.minimum(_A_BLOCK * blocks, LINE):
+        line_ptr = _line_up(lengths, most, lists_ptr, ROWS, HOLD)
+        a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
+        # Through memory, so that what is found for a score is where the values of its key are: the
+        # threads that have these numbers would have it be exchanged for every score.
+        here = tl.arange(0, ROWS)
+        of_rows_ptr = line_ptr + 2 * LINE * ROWS
+        tl.store(of_rows_ptr + here, b)
+        tl.store(keys_of(of_rows_ptr, ROWS) + here, tl.sum(lengths, 1))
+        tl.debug_barrier()
+        b = _get(of_rows_ptr + here).to(tl.float32, bitcast=True)
+        count = _get(keys_of(of_rows_ptr, ROWS) + here)
+        for part in range(VALUES // CHUNK):
+            parts = part * CHUNK + tl.arange(0, CHUNK)
+            out = tl.zeros([ROWS, CHUNK], tl.float32)
+            mean = tl.zeros([ROWS, CHUNK], tl.float32)
+            mass = tl.zeros([ROWS], tl.float32)
+            slope = tl.zeros([ROWS], tl.float32)
+            for place in range(0, longest, 2):  # two, so that one need not wait for the other
+                p, u, v = _weighted(
+                    place, count, line_ptr, a, b, beta, gamma, v_ptr, v_row, parts, value_size,
+                    KIND, NEAR, ROWS, WHOLE,
+                )  # fmt: skip
+                next_p, next_u, next_v = _weighted(
+                    place + 1, count, line_ptr, a, b, beta, gamma, v_ptr, v_row, parts, value_size,
+                    KIND, NEAR, ROWS, WHOLE,
+                )  # fmt: skip
+                out = tl.fma(next_p[:, None], next_v, tl.fma(p[:, None], v, out))
+                mass += p + next_p
+                if TRAIN:
+                    mean = tl.fma(next_u[:, None], next_v, tl.fma(u[:, None], v, mean))
+                    slope += u + next_u
+            inside = (rows < queries)[:, None] & (parts < value_size)[None, :]
+            places = (first_row + rows * step)[:, None] * value_size + parts[None, :]
+            out = out / tl.where(mass > 0.0, mass, 1.0)[:, None]
+            tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
+            if TRAIN:
+                mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
+                tl.store(mean_ptr + places, mean, mask=inside)
+        written = 1
+    return written

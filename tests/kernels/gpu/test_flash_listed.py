@@ -1,0 +1,150 @@
+"""Values that are read one by one from lists of scores, beside sums over whole blocks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.contracts.gpu.device import DEVICE
+
+from parsimax.kernels.gpu.flash import launch
+from parsimax.kernels.gpu.flash import problem as problems
+
+# what IEEE does silently on a GPU, numpy announces
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+ON_GPU = DEVICE.type == "cuda"
+SIDE = 64 if ON_GPU else 16
+BLOCKS = (
+    problems.Tiles() if ON_GPU else problems.Tiles(16, 16, 4, 1, problems.First(32, 32, 4, 1), None)
+)
+ONE_BY_ONE = BLOCKS._replace(chunk=16, hold=56)
+CAUSAL = (problems.UNLIMITED, 0)
+LONG = 44 * SIDE
+
+
+def inputs(queries=SIDE, keys=LONG, *, items=1, heads=1, shared=1, size=16, ev=16, strength=1.0):
+    generator = torch.Generator().manual_seed(queries + keys + ev)
+
+    def draw(many, length, width):
+        return torch.randn(items, many, length, width, generator=generator).to(DEVICE)
+
+    return draw(heads, queries, size) * strength, draw(shared, keys, size), draw(shared, keys, ev)
+
+
+@pytest.fixture
+def maps(monkeypatch):
+    """Which blocks of queries have been written by the first kernels, of every forward."""
+    found = []
+    own = launch.thresholds
+
+    def noting(p, enough, table=None, into=None):
+        result = own(p, enough, table, into)
+        if p.tiles.chunk:
+            found.append(into.written.bool().clone())
+        return result
+
+    monkeypatch.setattr(launch, "thresholds", noting)
+    return found
+
+
+def results(q, k, v, tiles, alpha, **options):
+    """Output without and with gradients, and these."""
+    problem = problems.Problem(
+        q, k, v, options.pop("seen", None), alpha, 0.5, tiles=tiles, **options
+    )
+    alone, _ = launch.forward(problem, train=False)
+    out, saved = launch.forward(problem, train=True)
+    generator = torch.Generator().manual_seed(1)
+    g = torch.randn(out.shape, generator=generator).to(out)
+    found = launch.backward(problem, saved, g, want_alpha=isinstance(alpha, torch.Tensor))
+    return [alone, out, *(x for x in found if x is not None)]
+
+
+def check(q, k, v, alpha=1.5, **options):
+    made = results(q, k, v, ONE_BY_ONE, alpha, **options)
+    expected = results(q, k, v, BLOCKS._replace(hold=0), alpha, **options)
+    for mine, theirs in zip(made, expected, strict=True):
+        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+@pytest.mark.parametrize("alpha", [1.4, 1.5, 2.0, 2.5])
+def test_values_one_by_one_give_what_blocks_give(alpha, maps):
+    q, k, v = inputs(SIDE + 3, strength=0.5 if alpha == 2.0 else 1.0)
+    check(q, k, v, alpha)
+    assert len(maps) == 2
+    assert all(written.any() for written in maps)
+
+
+def test_heads_that_differ(maps):
+    """A head near softmax has too much to list, and is left to blocks."""
+    q, k, v = inputs(heads=4, shared=2)
+    check(q, k, v, torch.tensor([1.05, 1.5, 1.9, 3.0], device=DEVICE))
+    assert maps[0].any(-1).flatten().tolist() == [False, True, True, True]
+
+
+def test_many_scores_are_left_to_blocks(maps):
+    q, k, v = inputs(strength=0.05)
+    check(q, k, v)
+    assert not maps[0].any()
+
+
+@pytest.mark.parametrize("ev", [24, 40])
+def test_values_of_any_size(ev, maps):
+    q, k, v = inputs(ev=ev, size=8)
+    check(q, k, v)
+    assert maps[0].any()
+
+
+def test_causal_lengths_and_items(maps):
+    q, k, v = inputs(2 * SIDE, items=2)
+    check(q, k, v, band=CAUSAL, offset=LONG - 2 * SIDE)
+    check(q, k, v, lengths=torch.tensor([LONG - 7, 3], device=DEVICE))
+    assert maps[0].any()
+    assert maps[2][0].any()
+
+
+@pytest.mark.parametrize("kind", ["bool", "added"])
+def test_masks(kind, maps):
+    q, k, v = inputs()
+    generator = torch.Generator().manual_seed(0)
+    seen = torch.randn(1, 1, SIDE, LONG, generator=generator).to(DEVICE)
+    check(q, k, v, seen=seen > -0.5 if kind == "bool" else seen)
+    assert maps[0].any()
+
+
+def test_positions_before_heads(maps):
+    """As a model's projections lie."""
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs(heads=2, shared=2))
+    check(q, k, v)
+    assert maps[0].any()
+
+
+def test_packed_sequences(maps):
+    q, k, v = inputs(SIDE + 5, LONG + 9)
+    starts = (
+        torch.tensor([0, 5, SIDE + 5], device=DEVICE),
+        torch.tensor([0, 9, LONG + 9]).to(DEVICE),
+    )
+    packed = problems.Packed(starts[0], starts[1], SIDE, LONG, False)
+    check(q, k, v, packed=packed)
+    assert maps[0].any()
+
+
+def test_a_row_that_is_no_row_of_numbers_is_left_to_blocks(maps):
+    q, k, v = inputs()
+    q[0, 0, 3] = float("nan")
+    out = results(q, k, v, ONE_BY_ONE, 1.5)[1]
+    assert out.isnan().any(-1).nonzero()[:, -1].tolist() == [3]
+    assert not maps[0].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype, maps):
+    q, k, v = (x.to(dtype) for x in inputs())
+    made = results(q, k, v, ONE_BY_ONE, 1.5)
+    wide = [x.float() for x in (q, k, v)]
+    expected = results(*wide, BLOCKS, 1.5)
+    for mine, theirs in zip(made, expected, strict=True):
+        bound = 2e-3 if dtype == torch.float16 else 1e-2
+        assert (mine.float() - theirs).norm() <= bound * theirs.norm()
+    assert maps[0].any()
