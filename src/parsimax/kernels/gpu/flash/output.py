@@ -115,9 +115,9 @@ def output_kernel(
     list_here, count, inner, outer = blocks
     ours = rows < queries
     if WRITTEN:
-        written = tl.load(written_ptr + line_of_map) > 0
-        count = tl.where(written, 0, count)
-        ours = ours & ~written
+        left_to_us = tl.load(written_ptr + line_of_map) == 0
+        count = tl.where(left_to_us, count, 0)
+        ours = rows < tl.where(left_to_us, queries, 0)
     arguments = (
         q, k_here, v_here, k_row, v_row, rows, a, b, beta, scale, list_here, count,
         inner, outer, offset, queries, keys, left, right, size, value_size,
