@@ -1,4 +1,4 @@
-"""Values that are read one by one from lists of scores, beside sums over whole blocks."""
+"""Keys and values that are read one by one from lists, beside sums over whole blocks."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def maps(monkeypatch):
         result = own(p, enough, table, into)
         if p.tiles.chunk:
             found.append(into.written.bool().clone())
+            found[-1].kept = into.lines.counts[..., 0].clone() >= 0
         return result
 
     monkeypatch.setattr(launch, "thresholds", noting)
@@ -73,6 +74,7 @@ def test_values_one_by_one_give_what_blocks_give(alpha, maps):
     check(q, k, v, alpha)
     assert len(maps) == 2
     assert all(written.any() for written in maps)
+    assert maps[1].kept.any() == (alpha <= 2.0)
 
 
 def test_heads_that_differ(maps):

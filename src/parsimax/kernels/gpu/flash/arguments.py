@@ -17,10 +17,12 @@ from .spans import SPANS
 from .tables import words
 from .weights import ANY, STEEP
 
+ADDED = 2
+
 
 def mask_kind(seen: Tensor | None) -> int:
     """0 without a mask, 1 for a bool one, 2 for numbers to add."""
-    return 0 if seen is None else 1 if seen.dtype == torch.bool else 2
+    return 0 if seen is None else 1 if seen.dtype == torch.bool else ADDED
 
 
 def kind_of(alpha: float | Tensor) -> tuple[int, int]:

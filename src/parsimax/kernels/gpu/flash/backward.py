@@ -98,7 +98,7 @@ def _query_sums(
 @triton.jit(do_not_specialize=["queries", "keys"])
 def query_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
+    line_counts_ptr, g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -107,9 +107,12 @@ def query_kernel(
     WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
-    """Also two numbers a query for the other kernel: b of :func:`line`, and <dO, w>."""
+    """Also two numbers a query for other kernels: b of :func:`line`, and <dO, w>.
+
+    If LISTED, gradients of blocks that have lists of keys are left to :mod:`.listed_backward`.
+    """
     all_keys = keys
     where, counts, numbers, reading, blocks = rows_of_program(
         q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
@@ -124,6 +127,12 @@ def query_kernel(
     beta, a, b, _x, fill = numbers
     q, k_here, v_here, seen_here = reading
     list_here, count, inner, outer = blocks
+    ours = rows < queries
+    left_to_us = True
+    if LISTED:
+        left_to_us = tl.load(line_counts_ptr + line_of_map * ROWS) < 0
+        count = tl.where(left_to_us, count, 0)
+        ours = rows < tl.where(left_to_us, queries, 0)
     place_of_g, g_row = first * value_size, step * value_size
     g = load_rows(g_ptr + place_of_g, rows, g_row, queries, value_size, WHOLE, VALUES)
     mean = load_rows(mean_ptr + place_of_g, rows, g_row, queries, value_size, WHOLE, VALUES)
@@ -158,14 +167,14 @@ def query_kernel(
                 CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, VALUES,
             )  # fmt: skip
     parts = tl.arange(0, SIZE)
-    inside = (rows < queries)[:, None] & (parts < size)[None, :]
+    inside = ours[:, None] & (parts < size)[None, :]
     gq = gq * scale + fill[:, None]
     tl.store(
         gq_ptr + (first + rows * step)[:, None] * size + parts[None, :],
         rounded(gq, gq_ptr.dtype.element_ty), mask=inside,
     )  # fmt: skip
     if WANT:
-        tl.store(change_ptr + line_of_map, tl.sum(changes + fill, 0))
+        tl.store(change_ptr + line_of_map, tl.sum(changes + fill, 0), mask=left_to_us)
 
 
 @triton.jit

@@ -10,14 +10,25 @@ from torch import Tensor
 
 from parsimax.kernels.gpu.sizes import multiprocessors, pieces, power_of_two
 
-from .arguments import all_sizes, band_of, options_of, pointers, registers_for, steps, value_of
+from .arguments import (
+    ADDED,
+    all_sizes,
+    band_of,
+    mask_kind,
+    options_of,
+    pointers,
+    registers_for,
+    steps,
+    value_of,
+)
 from .backward import key_kernel, query_kernel
 from .blocks import FOLDED
 from .counting import count_kernel
 from .listed import CONTEXT, LINE, NOTHING, TRAINING
+from .listed_backward import listed_query_kernel
 from .lists import compact
 from .output import output_kernel
-from .problem import Problem, by_rows, results, rough
+from .problem import Lines, Problem, by_rows, results, room_for_lines, rough
 from .tables import spans, tables
 from .threshold import threshold_kernel
 from .tops import tops_kernel
@@ -36,6 +47,7 @@ class Saved(NamedTuple):
     live: Tensor  # (B, H, row blocks, key blocks)
     row_lists: tuple[Tensor, Tensor]
     mean: Tensor
+    lines: Lines
 
 
 class Enough(NamedTuple):
@@ -86,6 +98,7 @@ class Results(NamedTuple):
     out: Tensor
     mean: Tensor
     written: Tensor  # (B, H, row blocks)
+    lines: Lines
 
 
 def thresholds(
@@ -119,7 +132,7 @@ def thresholds(
     }  # fmt: skip
     output = _output_options(p, into)
     lists, taken = _room(p, chunk * grains, output["OUTPUT"] > 0)
-    written = (p.q,) * 3 if into is None else into
+    written = (p.q,) * 5 if into is None else (*into[:3], *into.lines)
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
         tops_kernel[(count,)](
@@ -182,7 +195,8 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     # not rounded to half: gradients are differences to it
     mean = torch.empty_like(out, dtype=torch.float32) if train else out
     written = p.q.new_empty(items, heads, p.row_blocks, dtype=torch.int8)
-    into = Results(out, mean, written)
+    lines = room_for_lines(p, train)
+    into = Results(out, mean, written, lines)
     top, x, live, *row_lists = thresholds(p, _enough(p, train), table, into)
     seen, alphas, lengths = pointers(p, table)
     options, values = options_of(p), max(16, power_of_two(value_size))
@@ -194,7 +208,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
         WRITTEN=p.tiles.chunk > 0,
         maxnreg=None if options["TENSOR"] else registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
-    return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean)
+    return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean, lines)
 
 
 class Gradients(NamedTuple):
@@ -226,12 +240,22 @@ def backward(
     options["WHOLE"] = options["SIZE"] == size and values == value_size
     numbers = (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks)
     places = (*band_of(p), *steps(p))
-    query_kernel[(p.row_blocks * items * heads,)](
-        p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists,
-        g, saved.mean, gq, lines, change, gs, *numbers, *places,
-        **options, WANT=want_alpha, WANT_SCORES=want_scores,
+    # scores that something is added to are not those of queries and keys alone
+    listed = p.tiles.chunk > 0 and mask_kind(p.seen) != ADDED
+    given = (p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists)
+    programs = p.row_blocks * items * heads
+    query_kernel[(programs,)](
+        *given, saved.lines.counts, g, saved.mean, gq, lines, change, gs, *numbers, *places,
+        **options, WANT=want_alpha, WANT_SCORES=want_scores, LISTED=listed,
         maxnreg=registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
+    if listed:
+        less = {name: x for name, x in options.items() if name != "EVEN"}
+        less["num_warps"] = max(4, options["SIZE"] // 16)
+        listed_query_kernel[(programs,)](
+            *given, *saved.lines, g, gq, lines, change, *numbers, *places,
+            **less, WANT=want_alpha,
+        )  # fmt: skip
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
     seen, alphas, lengths = pointers(p, of_keys)
     key_kernel[(p.all_key_blocks * items * p.k.shape[1],)](

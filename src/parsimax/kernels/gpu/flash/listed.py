@@ -12,9 +12,10 @@ import triton.language as tl
 
 from parsimax.kernels.gpu.approx import INTERPRETED, rounded
 
+from . import problem
 from .blocks import FOLDED, unit
 from .candidates import keys_of, lists_of
-from .weights import line, shares
+from .weights import STEEP, line, shares
 
 # What a kernel is to write
 NOTHING = tl.constexpr(0)
@@ -22,6 +23,7 @@ CONTEXT = tl.constexpr(1)
 TRAINING = tl.constexpr(2)  # w, too
 
 LINE = tl.constexpr(128)  # scores of a query that there is room for
+SAVED = tl.constexpr(problem.SAVED)
 _AT_ONCE = tl.constexpr(2)  # scores of a list that are moved together
 _A_BLOCK = tl.constexpr(3)  # scores a query for which to read a block of keys takes as long
 
@@ -29,8 +31,19 @@ _A_BLOCK = tl.constexpr(3)  # scores a query for which to read a block of keys t
 @triton.jit
 def _put(pointer, x, inside):
     """A store by the threads that have x; Triton's would first lay numbers side by side."""
+    SHORT: tl.constexpr = pointer.dtype.element_ty == tl.int16
     if INTERPRETED:
-        tl.store(pointer, x, mask=inside)
+        tl.store(pointer, x.to(tl.int16) if SHORT else x, mask=inside)
+    elif SHORT:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred in; .reg .b16 half; setp.ne.s32 in, $3, 0; cvt.u16.u32 half, $2;"
+            " @in st.global.b16 [$1], half; mov.b32 $0, 0; }",
+            "=r,l,r,r",
+            [pointer.to(tl.int64), x, inside.to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
     else:
         tl.inline_asm_elementwise(
             "{ .reg .pred in; setp.ne.s32 in, $3, 0; @in st.global.b32 [$1], $2; mov.b32 $0, 0; }",
@@ -43,10 +56,17 @@ def _put(pointer, x, inside):
 
 
 @triton.jit
-def _get(pointer):
-    """A load by the threads that need it, each for itself; 32 bits."""
+def get(pointer):
+    """A load by the threads that need it, each for itself; of 32 bits, or of 16 without a sign."""
+    SHORT: tl.constexpr = pointer.dtype.element_ty == tl.int16
     if INTERPRETED:
-        return tl.load(pointer).to(tl.int32, bitcast=True)
+        x = tl.load(pointer)
+        return x.to(tl.int32) & 0xFFFF if SHORT else x.to(tl.int32, bitcast=True)
+    elif SHORT:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b16 half; ld.global.u16 half, [$1]; cvt.u32.u16 $0, half; }", "=r,l",
+            [pointer.to(tl.int64)], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
     else:
         return tl.inline_asm_elementwise(
             "ld.global.b32 $0, [$1];", "=r,l", [pointer.to(tl.int64)],
@@ -64,10 +84,14 @@ def room_of(ROWS: tl.constexpr, HOLD: tl.constexpr, OUTPUT: tl.constexpr):
 
 
 @triton.jit
-def _line_up(lengths, most, lists_ptr, ROWS: tl.constexpr, HOLD: tl.constexpr):
-    """Put the lists of each query one behind the other; where that is."""
+def _line_up(
+    lengths, most, lists_ptr, saved_ptr, keep,
+    ROWS: tl.constexpr, HOLD: tl.constexpr, TRAIN: tl.constexpr,
+):  # fmt: skip
+    """Put the lists of each query one behind the other; where that is. The keys may be kept."""
     STEP: tl.constexpr = ROWS * FOLDED
     starts = tl.cumsum(lengths, 1) - lengths
+    kept = tl.where(keep, lengths, 0)
     line_ptr = lists_ptr + 2 * HOLD * STEP
     for first in range(0, most, _AT_ONCE):
         places = (first + tl.arange(0, _AT_ONCE))[None, :, None]
@@ -77,6 +101,8 @@ def _line_up(lengths, most, lists_ptr, ROWS: tl.constexpr, HOLD: tl.constexpr):
         keys = tl.load(keys_of(lists_ptr, HOLD * STEP) + here)
         _put(line_ptr + there, tl.load(lists_ptr + here), inside)
         _put(keys_of(line_ptr, LINE * ROWS) + there, keys, inside)
+        if TRAIN:
+            _put(saved_ptr + there, keys, places < kept[:, None, :])
     return line_ptr
 
 
@@ -88,8 +114,8 @@ def _weighted(
     """(p, u, value) of the score of every query at one place of its line; 0 beyond its end."""
     here = place * ROWS + tl.arange(0, ROWS)
     inside = place < count
-    s = _get(line_ptr + here).to(tl.float32, bitcast=True)
-    key = _get(keys_of(line_ptr, LINE * ROWS) + here)
+    s = get(line_ptr + here).to(tl.float32, bitcast=True)
+    key = get(keys_of(line_ptr, LINE * ROWS) + here)
     p, u = shares(tl.where(inside, tl.fma(s, a, b), 0.0), beta, gamma, KIND, NEAR)
     wanted = (p > 0.0)[:, None]
     if not WHOLE:
@@ -106,12 +132,16 @@ def write_output(
     WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Context and w, as :mod:`.output` has them; 0 if it is left to that, which may be quicker."""
-    v_ptr, v_row, value_size, out_ptr, mean_ptr, first_row, step = writing
+    v_ptr, v_row, value_size, out_ptr, mean_ptr, first_row, step, saved_ptr, count_ptr = writing
     TRAIN: tl.constexpr = OUTPUT == TRAINING
     longest = tl.max(tl.sum(lengths, 1), 0)
     written = 0
     if longest <= tl.minimum(_A_BLOCK * blocks, LINE):
-        line_ptr = _line_up(lengths, most, lists_ptr, ROWS, HOLD)
+        # the backward takes longer for a score: it reads a key and a value
+        keep = longest <= tl.minimum(blocks * 3 // 2, SAVED)
+        if KIND == STEEP:  # there, it needs the very same scores, to the last digit
+            keep = longest < 0
+        line_ptr = _line_up(lengths, most, lists_ptr, saved_ptr, keep, ROWS, HOLD, TRAIN)
         a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
         # Through memory, so that what is found for a score is where the values of its key are: the
         # threads that have these numbers would have it be exchanged for every score.
@@ -119,9 +149,11 @@ def write_output(
         of_rows_ptr = line_ptr + 2 * LINE * ROWS
         tl.store(of_rows_ptr + here, b)
         tl.store(keys_of(of_rows_ptr, ROWS) + here, tl.sum(lengths, 1))
+        if TRAIN:
+            tl.store(count_ptr + here, tl.where(keep, tl.sum(lengths, 1), -1).to(tl.int16))
         tl.debug_barrier()
-        b = _get(of_rows_ptr + here).to(tl.float32, bitcast=True)
-        count = _get(keys_of(of_rows_ptr, ROWS) + here)
+        b = get(of_rows_ptr + here).to(tl.float32, bitcast=True)
+        count = get(keys_of(of_rows_ptr, ROWS) + here)
         for part in range(VALUES // CHUNK):
             parts = part * CHUNK + tl.arange(0, CHUNK)
             out = tl.zeros([ROWS, CHUNK], tl.float32)

@@ -11,6 +11,7 @@ from torch import Tensor
 from parsimax.kernels.gpu.sizes import pieces
 
 UNLIMITED = 1 << 30
+SAVED = 64  # keys of a query that are kept for the backward, where they are no more
 
 
 class First(NamedTuple):
@@ -169,3 +170,22 @@ def results(p: Problem, like: Tensor, size: int) -> Tensor:
 def rough(p: Problem) -> bool:
     """Whether powers need no more digits than numbers of 16 bits have."""
     return p.q.dtype != torch.float32
+
+
+class Lines(NamedTuple):
+    """Keys of each query that may have weight, where they are few; -1 of them where they are not.
+
+    Keys have 16 bits where these are enough, without a sign. Nothing has any if they are not kept.
+    """
+
+    keys: Tensor  # (B, H, row blocks, SAVED, queries of a block)
+    counts: Tensor  # (B, H, row blocks, queries of a block)
+
+
+def room_for_lines(p: Problem, train: bool) -> Lines:
+    """As large as a problem's are."""
+    blocks = p.row_blocks if train and p.tiles.chunk > 0 else 0
+    items, heads = p.q.shape[:2]
+    kind = torch.int16 if p.k.shape[2] <= 1 << 16 else torch.int32
+    counts = p.q.new_empty(items, heads, blocks, p.tiles.rows, dtype=torch.int16)
+    return Lines(p.q.new_empty(items, heads, blocks, SAVED, p.tiles.rows, dtype=kind), counts)

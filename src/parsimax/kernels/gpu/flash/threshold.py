@@ -39,7 +39,7 @@ from .blocks import (
     wide,
 )
 from .candidates import first_listed, gather, give_place, sums, take_place, worth_it
-from .listed import NOTHING, room_of, write_output
+from .listed import NOTHING, SAVED, TRAINING, room_of, write_output
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, STEEP, line, shares
@@ -368,6 +368,7 @@ def unscaled(low, top, KIND: tl.constexpr):
 def threshold_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
     list_ptr, count_ptr, lists_ptr, taken_ptr, out_ptr, mean_ptr, written_ptr,
+    line_keys_ptr, line_counts_ptr,
     scale, value, gentle, even, steep, fall, heads, group, queries, keys, size, value_size,
     tile, tall_blocks, row_blocks, key_blocks, places,
     offset, left, right,
@@ -436,7 +437,10 @@ def threshold_kernel(
         q, k_here, k_row, rows, scale, keys, size, queries, offset, left, right,
         seen_here, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
         (lists_ptr, taken_ptr, places),
-        (v_here, v_row, value_size, out_ptr, mean_ptr, first_out, out_step),
+        (
+            v_here, v_row, value_size, out_ptr, mean_ptr, first_out, out_step,
+            line_keys_ptr + line_of_map * (SAVED * ROWS), line_counts_ptr + line_of_map * ROWS,
+        ),
     )  # fmt: skip
     enough = _allowed(beta, gentle, even, steep, fall)
     if TENSOR:
@@ -474,6 +478,10 @@ def threshold_kernel(
     tl.store(count_ptr + line_of_map, count)
     if OUTPUT != NOTHING:
         tl.store(written_ptr + line_of_map, written)
+    if OUTPUT == TRAINING:  # noqa: SIM102 (the first is known when it is compiled)
+        if written == 0:
+            nothing = tl.full([ROWS], -1, tl.int16)
+            tl.store(line_counts_ptr + line_of_map * ROWS + tl.arange(0, ROWS), nothing)
     live_ptr += line_of_map * key_blocks
     for first in range(0, key_blocks, MANY):
         blocks = first + tl.arange(0, MANY)
