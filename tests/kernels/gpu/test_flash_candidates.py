@@ -78,21 +78,17 @@ def test_lists_give_what_sweeps_give(alpha, rooms):
     assert used(rooms[0]) > 0
 
 
-def test_no_list_is_made_near_softmax(rooms):
-    q, k, v = inputs(SIDE, heads=1)
-    check(q, k, v, 1.1)
-    assert used(rooms[0]) == 0
-
-
-def test_no_list_is_made_of_few_blocks(rooms):
-    q, k, v = inputs(SIDE, 4 * SIDE, heads=1)
-    check(q, k, v)
-    assert used(rooms[0]) == 0
+@pytest.mark.parametrize(("alpha", "blocks"), [(1.02, BLOCKS), (1.1, BLOCKS), (1.5, 24), (1.4, 4)])
+def test_there_is_no_room_for_lists_that_are_never_made(alpha, blocks, rooms):
+    """Near softmax, and of few blocks."""
+    q, k, v = inputs(4, blocks * SIDE, heads=1)
+    check(q, k, v, alpha)
+    assert rooms[0][0].numel() == 0
 
 
 def test_heads_with_and_without_lists(rooms):
-    q, k, v = inputs(SIDE, heads=4)
-    check(q, k, v, torch.tensor([1.02, 1.1, 1.6, 3.0], device=DEVICE))
+    q, k, v = inputs(SIDE // 2, heads=3)
+    check(q, k, v, torch.tensor([1.02, 1.1, 1.6], device=DEVICE))
     assert used(rooms[0]) > 0
 
 
@@ -104,34 +100,48 @@ def test_more_scores_than_lists_have_room_for(strength, rooms):
     assert used(rooms[0]) > 0
 
 
-def test_causal_and_lengths():
+def test_many_scores_that_come_late_do_not_fit(rooms):
+    """It shows only after the last block; the last keys are all the same."""
+    q, k, v = inputs(SIDE, heads=1)
+    late = 25 * SIDE
+    k[:, :, late:] = k[:, :, late : late + 1]
+    k[:, :, :late] *= 0.9
+    check(q, k, v, 1.5, LISTS._replace(hold=24))
+    assert used(rooms[0]) > 0
+
+
+def test_causal_and_lengths(rooms):
     q, k, v = inputs(BLOCKS * SIDE, heads=1)
     check(q[:, :, -2 * SIDE :], k, v, band=CAUSAL, offset=(BLOCKS - 2) * SIDE)
     lengths = torch.tensor([31 * SIDE + 1], device=DEVICE)
     check(q[:, :, :SIDE], k, v, lengths=lengths)
+    assert used(rooms[0]) > 0
+    assert used(rooms[2]) > 0
 
 
 @pytest.mark.parametrize("kind", ["bool", "added"])
-def test_masks(kind):
+def test_masks(kind, rooms):
     q, k, v = inputs(SIDE, heads=1)
     generator = torch.Generator().manual_seed(0)
     seen = torch.randn(1, 1, SIDE, BLOCKS * SIDE, generator=generator).to(DEVICE)
     check(q, k, v, seen=seen > -0.5 if kind == "bool" else seen)
+    assert used(rooms[0]) > 0
 
 
-def test_what_is_not_a_number_stays_in_its_row():
+def test_what_is_not_a_number_stays_in_its_row(rooms):
     q, k, v = inputs(SIDE, heads=1)
     q[0, 0, 3] = float("nan")
     _, (out, *_) = results(q, k, v, LISTS, 1.5)
     assert out.isnan().any(-1).nonzero()[:, -1].tolist() == [3]
+    assert used(rooms[0]) > 0
 
 
 def test_programs_share_places_and_give_them_back(rooms, monkeypatch):
     monkeypatch.setattr(launch, "_AT_A_TIME", 1)
-    q, k, v = inputs(3 * SIDE * (100 if ON_GPU else 1), heads=2)
+    q, k, v = inputs(SIDE * (300 if ON_GPU else 1), heads=3)
     check(q, k, v)
     lists, taken = rooms[0]
-    assert len(lists) < 2 * 3 * (100 if ON_GPU else 1)
+    assert len(lists) < 3 * (300 if ON_GPU else 1)
     assert not taken.any()
 
 

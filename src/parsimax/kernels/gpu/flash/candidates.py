@@ -17,26 +17,25 @@ from parsimax.kernels.gpu.newton import POWER
 from .blocks import FOLDED, OF_KEYS, block_scores, unit
 from .weights import line, shares
 
-_FROM_BETA = tl.constexpr(0.28)  # below, almost all scores of a row lie above a threshold
-_FEW = tl.constexpr(24)  # blocks that are read again in less time than lists take
-_FEW_OF_POWERS = tl.constexpr(4)  # which take longer than squares
+FROM_BETA = tl.constexpr(0.28)  # below, almost all scores of a row lie above a threshold
+FEW = tl.constexpr(24)  # blocks that are read again in less time than lists take
+FEW_OF_POWERS = tl.constexpr(4)  # which take longer than squares
 _LOOK = tl.constexpr(16)  # blocks after which it is clear whether lists will be too short
-_AT_ONCE = tl.constexpr(8)  # scores of a list that are read together; HOLD is a multiple of it
-_NOTHING = tl.constexpr(-3e38)  # no score that lies above a threshold is so low
+AT_ONCE = tl.constexpr(8)  # scores of a list that are read together; HOLD is a multiple of it
 
 
 @triton.jit
 def worth_it(beta, count, KIND: tl.constexpr):
     """Whether lists are likely to take less time than to read so many blocks once more."""
     if KIND == POWER:
-        return (beta >= _FROM_BETA) & (count > _FEW_OF_POWERS)
+        return (beta >= FROM_BETA) & (count > FEW_OF_POWERS)
     else:
-        return count > _FEW
+        return count > FEW
 
 
 @triton.jit
 def take_place(taken_ptr, places):
-    """One that no other program has: there are enough for those that can run at a time."""
+    """One that no other program has; if there is none left, wait for it."""
     place = tl.program_id(0) % places
     while tl.atomic_cas(taken_ptr + place, 0, 1, sem="acquire") != 0:
         place = (place + 1) % places
@@ -45,7 +44,7 @@ def take_place(taken_ptr, places):
 
 @triton.jit
 def give_place(taken_ptr, place):
-    """The other way round."""
+    """Let others have it."""
     tl.debug_barrier()  # all have read what others may now write over
     tl.atomic_xchg(taken_ptr + place, 0, sem="release")
 
@@ -64,7 +63,7 @@ def _halves(x, ROWS: tl.constexpr, PARTS: tl.constexpr):
 
 
 @triton.jit
-def _append(
+def _append_above(
     s, keys, a, b, ends, lists_ptr, ROWS: tl.constexpr, PARTS: tl.constexpr, HOLD: tl.constexpr,
     KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -72,8 +71,10 @@ def _append(
     if PARTS > 1:
         first, second = _halves(s, ROWS, PARTS)
         first_keys, second_keys = _halves(keys, ROWS, PARTS)
-        ends = _append(first, first_keys, a, b, ends, lists_ptr, ROWS, PARTS // 2, HOLD, KEYS)
-        return _append(second, second_keys, a, b, ends, lists_ptr, ROWS, PARTS // 2, HOLD, KEYS)
+        ends = _append_above(first, first_keys, a, b, ends, lists_ptr, ROWS, PARTS // 2, HOLD, KEYS)
+        return _append_above(
+            second, second_keys, a, b, ends, lists_ptr, ROWS, PARTS // 2, HOLD, KEYS
+        )
     else:
         s, keys = tl.reshape(s, [ROWS, FOLDED]), tl.reshape(keys, [ROWS, FOLDED])
         return _write_above(s, keys, tl.fma(s, a, b), ends, lists_ptr, ROWS * FOLDED, HOLD, KEYS)
@@ -136,7 +137,10 @@ def gather(
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, HOLD: tl.constexpr,
     KEYS: tl.constexpr,
 ):  # fmt: skip
-    """(how long lists are, the longest one, whether they hold all that lies above x)."""
+    """(how long lists are, the longest one, whether they hold all that lies above x).
+
+    Whether they will is asked after ever more blocks, since what is read in vain takes as long.
+    """
     PARTS: tl.constexpr = COLUMNS // FOLDED
     starts = lists_of(ROWS)
     ends = starts
@@ -145,9 +149,8 @@ def gather(
     last = starts + (HOLD - PARTS) * ROWS * FOLDED  # beyond, a block may not fit any more
     done, most, full = 0, 0, 0
     lengths = tl.zeros([ROWS, FOLDED], tl.int32)
-    for part in range(tl.where(count > 2 * _LOOK, 0, 1), 2):
-        until = tl.where(part == 0, _LOOK, count)
-        until = tl.where(full > 0, done, until)
+    while (done < count) & (full == 0):
+        until = tl.minimum(tl.where(count > 2 * _LOOK, tl.maximum(2 * done, _LOOK), count), count)
         for index in range(done, until):
             block = tl.load(list_ptr + index).to(tl.int32)
             s = block_scores(
@@ -158,7 +161,7 @@ def gather(
             limit = tl.where(ends <= last, b[:, None], -float("inf"))
             numbers = block * COLUMNS + tl.arange(0, COLUMNS)[None, :]
             numbers = tl.broadcast_to(numbers, [ROWS, COLUMNS])
-            ends = _append(
+            ends = _append_above(
                 tl.reshape(s, [ROWS, PARTS, FOLDED]), tl.reshape(numbers, [ROWS, PARTS, FOLDED]),
                 a, limit, ends, lists_ptr, ROWS, PARTS, HOLD, KEYS,
             )  # fmt: skip
@@ -166,32 +169,35 @@ def gather(
         most = tl.max(tl.max(lengths, 1), 0)
         # a list that may not have had room for the last block, or will not have for all of them
         too_many = (most > HOLD - PARTS) | (most * count > 2 * HOLD * until)
-        full = tl.where(too_many, 1, full)
+        full = tl.where(too_many, 1, 0)
         done = until
     tl.debug_barrier()
     return lengths, most, full == 0
 
 
 @triton.jit
-def _listed(first, lengths, lists_ptr, ROWS: tl.constexpr):
-    """(ROWS, _AT_ONCE, FOLDED) scores of the lists from one on; _NOTHING where they have ended."""
-    places = (first + tl.arange(0, _AT_ONCE))[None, :, None]
-    here = lists_ptr + lists_of(ROWS)[:, None, :] + places * (ROWS * FOLDED)
+def _of_lists(first, lengths, lists_ptr, ROWS: tl.constexpr):
+    """(AT_ONCE, ROWS * FOLDED) scores from the first one on; -inf where lists have ended.
+
+    Lists lie side by side, and so do the threads that read them: each has all of its own.
+    """
+    places = (first + tl.arange(0, AT_ONCE))[:, None]
+    here = places * (ROWS * FOLDED) + tl.arange(0, ROWS * FOLDED)[None, :]
     # there is room for all of them, and a mask would have every number be read by itself
-    return tl.where(places < lengths[:, None, :], tl.load(here), _NOTHING)
+    ended = places >= tl.reshape(lengths, [ROWS * FOLDED])[None, :]
+    return tl.where(ended, -float("inf"), tl.load(lists_ptr + here))
 
 
 @triton.jit
-def first_listed(lengths, lists_ptr, ROWS: tl.constexpr):
+def first_of_lists(lengths, lists_ptr, ROWS: tl.constexpr):
     """What :func:`sums` can look at again and again without reading it."""
-    return _listed(0, lengths, lists_ptr, ROWS)
+    return _of_lists(0, lengths, lists_ptr, ROWS)
 
 
 @triton.jit
 def _terms(s, a, b, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr):
-    v = tl.where(s > _NOTHING, tl.fma(s, a, b[:, None, None]), 0.0)
-    p, u = shares(v, beta, gamma, KIND, NEAR)
-    return tl.sum(p, 1), tl.sum(u, 1)
+    p, u = shares(tl.fma(s, a, b[None, :]), beta, gamma, KIND, NEAR)
+    return tl.sum(p, 0), tl.sum(u, 0)
 
 
 @triton.jit
@@ -201,10 +207,12 @@ def sums(
 ):  # fmt: skip
     """(mass up to a factor, minus its derivative) over what the lists hold."""
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
+    b = tl.reshape(tl.broadcast_to(b[:, None], [ROWS, FOLDED]), [ROWS * FOLDED])
     totals, slopes = _terms(held, a, b, beta, gamma, KIND, NEAR)
-    for first in range(_AT_ONCE, most, _AT_ONCE):
-        s = _listed(first, lengths, lists_ptr, ROWS)
+    for first in range(AT_ONCE, most, AT_ONCE):
+        s = _of_lists(first, lengths, lists_ptr, ROWS)
         p, u = _terms(s, a, b, beta, gamma, KIND, NEAR)
         totals += p
         slopes += u
+    totals, slopes = tl.reshape(totals, [ROWS, FOLDED]), tl.reshape(slopes, [ROWS, FOLDED])
     return tl.sum(totals, 1), tl.sum(slopes, 1)

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from parsimax.kernels.gpu.newton import ALWAYS, POWER
 from parsimax.kernels.gpu.sizes import multiprocessors, pieces, power_of_two
 
 from .arguments import (
     ADDED,
     all_sizes,
     band_of,
+    kind_of,
     mask_kind,
     options_of,
     pointers,
@@ -23,6 +25,7 @@ from .arguments import (
 )
 from .backward import key_kernel, query_kernel
 from .blocks import FOLDED
+from .candidates import AT_ONCE, FEW, FEW_OF_POWERS, FROM_BETA
 from .counting import count_kernel
 from .listed import CONTEXT, LINE, NOTHING, TRAINING
 from .listed_backward import listed_query_kernel
@@ -32,11 +35,12 @@ from .problem import Lines, Problem, by_rows, results, room_for_lines, rough
 from .tables import spans, tables
 from .threshold import threshold_kernel
 from .tops import tops_kernel
+from .weights import ANY, STEEP
 
 # largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
 _TOGETHER = 528
 _SCRATCH = 1 << 28
-_AT_A_TIME = 6  # programs of a multiprocessor that look for thresholds; more would wait
+_AT_A_TIME = 5  # programs of a multiprocessor that look for thresholds; more would wait
 
 
 class Saved(NamedTuple):
@@ -130,8 +134,8 @@ def thresholds(
         "num_warps": first.warps, "num_stages": first.stages,
         "maxnreg": registers_for(p, first.registers),
     }  # fmt: skip
-    output = _output_options(p, into)
-    lists, taken = _room(p, chunk * grains, output["OUTPUT"] > 0)
+    output, hold = _output_options(p, into), _hold(p)
+    lists, taken = _room(p, chunk * grains if hold else 0, output["OUTPUT"] > 0)
     written = (p.q,) * 5 if into is None else (*into[:3], *into.lines)
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
@@ -144,14 +148,27 @@ def thresholds(
             lists, taken, *written,
             p.scale, value_of(p), *enough, heads, group, queries, keys, size, p.v.shape[3],
             tile, tall_blocks, p.row_blocks, p.key_blocks, taken.shape[0], *band_of(p),
-            *all_strides, **options, **output, GRAINS=grains, MANY=many, HOLD=p.tiles.hold,
+            *all_strides, **options, **output, GRAINS=grains, MANY=many, HOLD=hold,
             maxnreg=registers_for(p, p.tiles.threshold_registers),
         )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
 
 
+def _hold(p: Problem) -> int:
+    """Scores that a list has room for; 0 where there will be no list, as far as can be told."""
+    kind, near = kind_of(p.alpha)
+    if kind == STEEP.value:
+        return p.tiles.hold
+    if near == ALWAYS.value or (kind == POWER.value and value_of(p) < FROM_BETA.value):
+        return 0
+    few = FEW_OF_POWERS if kind in (POWER.value, ANY.value) else FEW
+    return p.tiles.hold if p.key_blocks > few.value else 0
+
+
 def _room(p: Problem, programs: int, writes: bool) -> tuple[Tensor, Tensor]:
     """For the scores above a first threshold, of those programs that run at the same time."""
+    if p.tiles.hold % AT_ONCE.value:
+        raise ValueError(f"lists are read by {AT_ONCE.value}, and hold {p.tiles.hold}")
     places = min(programs, _AT_A_TIME * multiprocessors(p.q.device))
     numbers = p.tiles.hold * FOLDED.value
     if writes:
@@ -194,7 +211,8 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     out = results(p, p.q, value_size)
     # not rounded to half: gradients are differences to it
     mean = torch.empty_like(out, dtype=torch.float32) if train else out
-    written = p.q.new_empty(items, heads, p.row_blocks, dtype=torch.int8)
+    blocks = p.row_blocks if p.tiles.chunk > 0 else 0
+    written = p.q.new_empty(items, heads, blocks, dtype=torch.int8)
     lines = room_for_lines(p, train)
     into = Results(out, mean, written, lines)
     top, x, live, *row_lists = thresholds(p, _enough(p, train), table, into)

@@ -14,7 +14,7 @@ from parsimax.kernels.gpu.approx import INTERPRETED, rounded
 
 from . import problem
 from .blocks import FOLDED, unit
-from .candidates import keys_of, lists_of
+from .candidates import keys_of
 from .weights import STEEP, line, shares
 
 # What a kernel is to write
@@ -90,19 +90,20 @@ def _line_up(
 ):  # fmt: skip
     """Put the lists of each query one behind the other; where that is. The keys may be kept."""
     STEP: tl.constexpr = ROWS * FOLDED
-    starts = tl.cumsum(lengths, 1) - lengths
+    starts = tl.reshape(tl.cumsum(lengths, 1) - lengths, [1, STEP])
+    lengths = tl.reshape(lengths, [1, STEP])
     kept = tl.where(keep, lengths, 0)
+    of_list = tl.arange(0, STEP)[None, :]
     line_ptr = lists_ptr + 2 * HOLD * STEP
     for first in range(0, most, _AT_ONCE):
-        places = (first + tl.arange(0, _AT_ONCE))[None, :, None]
-        here = lists_of(ROWS)[:, None, :] + places * STEP
-        there = (starts[:, None, :] + places) * ROWS + tl.arange(0, ROWS)[:, None, None]
-        inside = places < lengths[:, None, :]
+        places = (first + tl.arange(0, _AT_ONCE))[:, None]
+        here = places * STEP + of_list
+        there = (starts + places) * ROWS + of_list // FOLDED
         keys = tl.load(keys_of(lists_ptr, HOLD * STEP) + here)
-        _put(line_ptr + there, tl.load(lists_ptr + here), inside)
-        _put(keys_of(line_ptr, LINE * ROWS) + there, keys, inside)
+        _put(line_ptr + there, tl.load(lists_ptr + here), places < lengths)
+        _put(keys_of(line_ptr, LINE * ROWS) + there, keys, places < lengths)
         if TRAIN:
-            _put(saved_ptr + there, keys, places < kept[:, None, :])
+            _put(saved_ptr + there, keys, places < kept)
     return line_ptr
 
 

@@ -2,8 +2,9 @@
 
 :mod:`.tops` has found the largest score of every query in every block. On these few numbers a
 program solves for a threshold, which lies below the true one, since less mass is there. Only the
-blocks that reach above it can hold support, and only those are read again, once or twice, until
-the threshold stands. The largest scores of the blocks then tell which are live.
+blocks that reach above it can hold support, and only those are read again: once, if the scores that
+lie above fit into lists (see :mod:`.candidates`), and otherwise as often as it takes until the
+threshold stands. The largest scores of the blocks then tell which are live.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .blocks import (
     whole_blocks,
     wide,
 )
-from .candidates import first_listed, gather, give_place, sums, take_place, worth_it
+from .candidates import first_of_lists, gather, give_place, sums, take_place, worth_it
 from .listed import NOTHING, SAVED, TRAINING, room_of, write_output
 from .sequences import sequence
 from .spans import span_of
@@ -245,7 +246,7 @@ def _solve(
                 lists_ptr, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
                 OUTPUT != NOTHING,
             )  # fmt: skip
-            listed = first_listed(lengths, lists_ptr, ROWS)
+            listed = first_of_lists(lengths, lists_ptr, ROWS)
             while (active > 0) & (tries < TRIES) & fits:
                 tries += 1
                 totals, slopes = sums(
@@ -327,7 +328,7 @@ def _halve(
             lists_ptr, CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
             OUTPUT != NOTHING,
         )  # fmt: skip
-        listed = first_listed(lengths, lists_ptr, ROWS)
+        listed = first_of_lists(lengths, lists_ptr, ROWS)
         for _ in range(tl.where(fits, HALVINGS, 0)):
             totals, _slopes = sums(
                 listed, 0.5 * (low + high), top, beta, gamma, scale, lengths, most, lists_ptr,
@@ -335,7 +336,7 @@ def _halve(
             )  # fmt: skip
             low, high = _half(totals, low, high)
         if OUTPUT != NOTHING:  # noqa: SIM102
-            if fits & (all_stay == 0):
+            if fits & (all_stay == 0) & (beta < 1e30):
                 written = write_output(
                     high, top, beta, gamma, scale, lengths, most, count, lists_ptr, rows, queries,
                     writing, MASK, STEEP, NEVER, ROWS, HOLD, OUTPUT, VALUES, CHUNK, WHOLE_VALUES,
