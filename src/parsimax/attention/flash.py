@@ -210,7 +210,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
 
     with on_device_of(arguments[0]):
         out, saved = forward(_problem(*arguments), train=True)
-    return out, saved.top, saved.x, saved.live, *saved.row_lists, saved.mean, *saved.lines
+    return out, saved.top, saved.x, saved.live, *saved.row_lists, saved.mean, *saved.chosen
 
 
 def _backward(
@@ -218,10 +218,10 @@ def _backward(
 ) -> Gradients:
     from parsimax.kernels.gpu import on_device_of
     from parsimax.kernels.gpu.flash.launch import Saved, backward
-    from parsimax.kernels.gpu.flash.problem import Lines
+    from parsimax.kernels.gpu.flash.problem import Chosen
 
-    top, x, live, places, counts, mean, *lines = kept
-    saved = Saved(top, x, live, (places, counts), mean, Lines(*lines))
+    top, x, live, places, counts, mean, *chosen = kept
+    saved = Saved(top, x, live, (places, counts), mean, Chosen(*chosen))
     with on_device_of(g):
         return backward(_problem(*arguments), saved, g, alpha, scores)
 
@@ -342,15 +342,15 @@ def _operator(
     bottom_right: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     numbers = (value, scale, left, right, offset, most_queries, most_keys, bottom_right)
-    out, top, x, live, places, counts, mean, line_keys, line_counts = _forward(
+    out, top, x, live, places, counts, mean, chosen, chosen_counts = _forward(
         q, k, v, seen, alpha, lengths, q_starts, k_starts, *numbers
     )
-    return out, top, x, live, places, counts, mean, line_keys, line_counts
+    return out, top, x, live, places, counts, mean, chosen, chosen_counts
 
 
 @_operator.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
-    from parsimax.kernels.gpu.flash.problem import results, room_for_lines
+    from parsimax.kernels.gpu.flash.problem import results, room_for_chosen
 
     problem = _problem(*arguments)
     q = problem.q
@@ -362,8 +362,8 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     places = q.new_empty(items, heads, rows, columns, dtype=torch.int16)
     counts = q.new_empty(items, heads, rows, dtype=torch.int32)
     mean = torch.empty_like(out, dtype=torch.float32)
-    lines = room_for_lines(problem, train=True)
-    return out, top, torch.empty_like(top), live, places, counts, mean, *lines
+    chosen = room_for_chosen(problem, train=True)
+    return out, top, torch.empty_like(top), live, places, counts, mean, *chosen
 
 
 @torch.library.custom_op("parsimax::flash_attention_backward", mutates_args=())

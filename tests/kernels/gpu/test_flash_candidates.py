@@ -94,7 +94,7 @@ def test_heads_with_and_without_lists(rooms):
 
 @pytest.mark.parametrize("strength", [0.02, 0.3])
 def test_more_scores_than_lists_have_room_for(strength, rooms):
-    """All of them, which is clear after few blocks; or a few too many at the end."""
+    """Which is clear after few blocks."""
     q, k, v = inputs(SIDE, heads=1, strength=strength)
     check(q, k, v, 1.5, LISTS._replace(hold=16))
     assert used(rooms[0]) > 0

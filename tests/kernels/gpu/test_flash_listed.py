@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from tests.contracts.gpu.device import DEVICE
@@ -31,17 +33,23 @@ def inputs(queries=SIDE, keys=LONG, *, items=1, heads=1, shared=1, size=16, ev=1
     return draw(heads, queries, size) * strength, draw(shared, keys, size), draw(shared, keys, ev)
 
 
+class Maps(NamedTuple):
+    """Blocks of queries that the first kernels have written, and of which keys are kept."""
+
+    written: torch.Tensor
+    kept: torch.Tensor
+
+
 @pytest.fixture
 def maps(monkeypatch):
-    """Which blocks of queries have been written by the first kernels, of every forward."""
-    found = []
+    """Of every forward."""
+    found: list[Maps] = []
     own = launch.thresholds
 
     def noting(p, enough, table=None, into=None):
         result = own(p, enough, table, into)
         if p.tiles.chunk:
-            found.append(into.written.bool().clone())
-            found[-1].kept = into.lines.counts[..., 0].clone() >= 0
+            found.append(Maps(into.written > 0, into.chosen.counts[..., 0] >= 0))
         return result
 
     monkeypatch.setattr(launch, "thresholds", noting)
@@ -73,7 +81,7 @@ def test_values_one_by_one_give_what_blocks_give(alpha, maps):
     q, k, v = inputs(SIDE + 3, strength=0.5 if alpha == 2.0 else 1.0)
     check(q, k, v, alpha)
     assert len(maps) == 2
-    assert all(written.any() for written in maps)
+    assert all(each.written.any() for each in maps)
     assert maps[1].kept.any() == (alpha <= 2.0)
 
 
@@ -81,27 +89,27 @@ def test_heads_that_differ(maps):
     """A head near softmax has too much to list, and is left to blocks."""
     q, k, v = inputs(SIDE // 2, heads=2)
     check(q, k, v, torch.tensor([1.05, 1.5], device=DEVICE))
-    assert maps[0].any(-1).flatten().tolist() == [False, True]
+    assert maps[0].written.any(-1).flatten().tolist() == [False, True]
 
 
 def test_many_scores_are_left_to_blocks(maps):
     q, k, v = inputs(strength=0.05)
     check(q, k, v)
-    assert not maps[0].any()
+    assert not maps[0].written.any()
 
 
 @pytest.mark.parametrize("ev", [24, 40])
 def test_values_of_any_size(ev, maps):
     q, k, v = inputs(ev=ev, size=8)
     check(q, k, v)
-    assert maps[0].any()
+    assert maps[0].written.any()
 
 
 def test_causal_lengths_and_items(maps):
     q, k, v = inputs(items=2)
     lengths = torch.tensor([LONG - 7, 3], device=DEVICE)
     check(q, k, v, lengths=lengths, band=CAUSAL, offset=LONG - SIDE)
-    assert maps[0][0].any()
+    assert maps[0].written[0].any()
 
 
 @pytest.mark.parametrize("kind", ["bool", "added"])
@@ -110,14 +118,14 @@ def test_masks(kind, maps):
     generator = torch.Generator().manual_seed(0)
     seen = torch.randn(1, 1, SIDE, LONG, generator=generator).to(DEVICE)
     check(q, k, v, seen=seen > -0.5 if kind == "bool" else seen)
-    assert maps[0].any()
+    assert maps[0].written.any()
 
 
 def test_positions_before_heads(maps):
     """As a model's projections lie."""
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs(heads=2, shared=2))
     check(q, k, v)
-    assert maps[0].any()
+    assert maps[0].written.any()
 
 
 def test_packed_sequences(maps):
@@ -128,7 +136,7 @@ def test_packed_sequences(maps):
     )
     packed = problems.Packed(starts[0], starts[1], SIDE, LONG, False)
     check(q, k, v, packed=packed)
-    assert maps[0].any()
+    assert maps[0].written.any()
 
 
 def test_a_row_that_is_no_row_of_numbers_is_left_to_blocks(maps):
@@ -136,7 +144,7 @@ def test_a_row_that_is_no_row_of_numbers_is_left_to_blocks(maps):
     q[0, 0, 3] = float("nan")
     out = results(q, k, v, ONE_BY_ONE, 1.5)[1]
     assert out.isnan().any(-1).nonzero()[:, -1].tolist() == [3]
-    assert not maps[0].any()
+    assert not maps[0].written.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -148,4 +156,4 @@ def test_half_precision(dtype, maps):
     for mine, theirs in zip(made, expected, strict=True):
         bound = 2e-3 if dtype == torch.float16 else 1e-2
         assert (mine.float() - theirs).norm() <= bound * theirs.norm()
-    assert maps[0].any()
+    assert maps[0].written.any()

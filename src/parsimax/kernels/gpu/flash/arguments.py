@@ -17,7 +17,7 @@ from .spans import SPANS
 from .tables import words
 from .weights import ANY, STEEP
 
-ADDED = 2
+ADDED = 2  # a mask of numbers
 
 
 def mask_kind(seen: Tensor | None) -> int:

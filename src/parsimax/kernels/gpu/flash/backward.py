@@ -98,7 +98,7 @@ def _query_sums(
 @triton.jit(do_not_specialize=["queries", "keys"])
 def query_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    line_counts_ptr, g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
+    chosen_counts_ptr, g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -130,7 +130,7 @@ def query_kernel(
     ours = rows < queries
     left_to_us = True
     if LISTED:
-        left_to_us = tl.load(line_counts_ptr + line_of_map * ROWS) < 0
+        left_to_us = tl.load(chosen_counts_ptr + line_of_map * ROWS) < 0
         count = tl.where(left_to_us, count, 0)
         ours = rows < tl.where(left_to_us, queries, 0)
     place_of_g, g_row = first * value_size, step * value_size

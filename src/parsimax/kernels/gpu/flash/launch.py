@@ -31,7 +31,7 @@ from .listed import CONTEXT, LINE, NOTHING, TRAINING
 from .listed_backward import listed_query_kernel
 from .lists import compact
 from .output import output_kernel
-from .problem import Lines, Problem, by_rows, results, room_for_lines, rough
+from .problem import Chosen, Problem, by_rows, results, room_for_chosen, rough
 from .tables import spans, tables
 from .threshold import threshold_kernel
 from .tops import tops_kernel
@@ -51,7 +51,7 @@ class Saved(NamedTuple):
     live: Tensor  # (B, H, row blocks, key blocks)
     row_lists: tuple[Tensor, Tensor]
     mean: Tensor
-    lines: Lines
+    chosen: Chosen
 
 
 class Enough(NamedTuple):
@@ -97,12 +97,12 @@ class Thresholds(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Context and w; each block of queries for which they have been written."""
+    """Where context and w belong, and which blocks of queries have been written already."""
 
     out: Tensor
     mean: Tensor
     written: Tensor  # (B, H, row blocks)
-    lines: Lines
+    chosen: Chosen
 
 
 def thresholds(
@@ -136,7 +136,7 @@ def thresholds(
     }  # fmt: skip
     output, hold = _output_options(p, into), _hold(p)
     lists, taken = _room(p, chunk * grains if hold else 0, output["OUTPUT"] > 0)
-    written = (p.q,) * 5 if into is None else (*into[:3], *into.lines)
+    written = (p.q,) * 5 if into is None else (*into[:3], *into.chosen)
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
         tops_kernel[(count,)](
@@ -147,7 +147,7 @@ def thresholds(
             p.q, p.k, p.v, seen, alphas, lengths, top, x, live, tops, places, counts,
             lists, taken, *written,
             p.scale, value_of(p), *enough, heads, group, queries, keys, size, p.v.shape[3],
-            tile, tall_blocks, p.row_blocks, p.key_blocks, taken.shape[0], *band_of(p),
+            tile, tall_blocks, p.row_blocks, p.key_blocks, *lists.shape, *band_of(p),
             *all_strides, **options, **output, GRAINS=grains, MANY=many, HOLD=hold,
             maxnreg=registers_for(p, p.tiles.threshold_registers),
         )  # fmt: skip
@@ -168,25 +168,29 @@ def _hold(p: Problem) -> int:
 def _room(p: Problem, programs: int, writes: bool) -> tuple[Tensor, Tensor]:
     """For the scores above a first threshold, of those programs that run at the same time."""
     if p.tiles.hold % AT_ONCE.value:
-        raise ValueError(f"lists are read by {AT_ONCE.value}, and hold {p.tiles.hold}")
+        raise ValueError(f"hold must be a multiple of {AT_ONCE.value}, is {p.tiles.hold}")
     places = min(programs, _AT_A_TIME * multiprocessors(p.q.device))
-    numbers = p.tiles.hold * FOLDED.value
-    if writes:
-        numbers = 2 * (numbers + LINE.value + 1)
-    shape = places, numbers, p.tiles.rows
+    of_query = p.tiles.hold * FOLDED.value
+    if writes:  # keys beside scores, the same in a line, and two numbers
+        of_query = 2 * (of_query + LINE.value + 1)
+    shape = places, of_query * p.tiles.rows
     return p.q.new_empty(shape, dtype=torch.float32), p.q.new_zeros(places, dtype=torch.int32)
+
+
+def _values(p: Problem) -> int:
+    """Parts of a value in a tile."""
+    return max(16, power_of_two(p.v.shape[3]))
 
 
 def _output_options(p: Problem, into: Results | None) -> dict[str, Any]:
     """What a kernel is told that may write results."""
-    size = p.v.shape[3]
-    values = max(16, power_of_two(size))
+    values = _values(p)
     kind = NOTHING
     if into is not None and p.tiles.chunk > 0:
         kind = CONTEXT if into.mean is into.out else TRAINING
     return {
         "OUTPUT": kind.value, "BY_ROWS": by_rows(p), "VALUES": values,
-        "WHOLE_VALUES": values == size, "CHUNK": min(values, max(p.tiles.chunk, 16)),
+        "WHOLE_VALUES": values == p.v.shape[3], "CHUNK": min(values, max(p.tiles.chunk, 16)),
     }  # fmt: skip
 
 
@@ -213,11 +217,11 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     mean = torch.empty_like(out, dtype=torch.float32) if train else out
     blocks = p.row_blocks if p.tiles.chunk > 0 else 0
     written = p.q.new_empty(items, heads, blocks, dtype=torch.int8)
-    lines = room_for_lines(p, train)
-    into = Results(out, mean, written, lines)
+    chosen = room_for_chosen(p, train)
+    into = Results(out, mean, written, chosen)
     top, x, live, *row_lists = thresholds(p, _enough(p, train), table, into)
     seen, alphas, lengths = pointers(p, table)
-    options, values = options_of(p), max(16, power_of_two(value_size))
+    options, values = options_of(p), _values(p)
     whole = options["SIZE"] == size and values == value_size
     output_kernel[(p.row_blocks * items * heads,)](
         p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, written, out, mean,
@@ -226,7 +230,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
         WRITTEN=p.tiles.chunk > 0,
         maxnreg=None if options["TENSOR"] else registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
-    return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean, lines)
+    return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean, chosen)
 
 
 class Gradients(NamedTuple):
@@ -253,7 +257,7 @@ def backward(
     change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
     gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
     seen, alphas, lengths = pointers(p, table)
-    options, values = options_of(p), max(16, power_of_two(value_size))
+    options, values = options_of(p), _values(p)
     options |= {"ROUGH": rough(p), "BY_ROWS": by_rows(p), "VALUES": values}
     options["WHOLE"] = options["SIZE"] == size and values == value_size
     numbers = (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks)
@@ -263,7 +267,7 @@ def backward(
     given = (p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists)
     programs = p.row_blocks * items * heads
     query_kernel[(programs,)](
-        *given, saved.lines.counts, g, saved.mean, gq, lines, change, gs, *numbers, *places,
+        *given, saved.chosen.counts, g, saved.mean, gq, lines, change, gs, *numbers, *places,
         **options, WANT=want_alpha, WANT_SCORES=want_scores, LISTED=listed,
         maxnreg=registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
@@ -271,7 +275,7 @@ def backward(
         less = {name: x for name, x in options.items() if name != "EVEN"}
         less["num_warps"] = max(4, options["SIZE"] // 16)
         listed_query_kernel[(programs,)](
-            *given, *saved.lines, g, gq, lines, change, *numbers, *places,
+            *given, *saved.chosen, g, gq, lines, change, *numbers, *places,
             **less, WANT=want_alpha,
         )  # fmt: skip
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)

@@ -23,8 +23,8 @@ CONTEXT = tl.constexpr(1)
 TRAINING = tl.constexpr(2)  # w, too
 
 LINE = tl.constexpr(128)  # scores of a query that there is room for
-SAVED = tl.constexpr(problem.SAVED)
-_AT_ONCE = tl.constexpr(2)  # scores of a list that are moved together
+MOST_CHOSEN = tl.constexpr(problem.MOST_CHOSEN)
+_MOVED = tl.constexpr(2)  # scores of a list that are moved together
 _A_BLOCK = tl.constexpr(3)  # scores a query for which to read a block of keys takes as long
 
 
@@ -75,17 +75,18 @@ def get(pointer):
 
 
 @triton.jit
-def room_of(ROWS: tl.constexpr, HOLD: tl.constexpr, OUTPUT: tl.constexpr):
-    """Numbers of 32 bits that a program needs for its lists."""
-    if OUTPUT == NOTHING:
-        return ROWS * HOLD * FOLDED
-    else:
-        return 2 * ROWS * (HOLD * FOLDED + LINE + 1)
+def load_each(pointer, key, step, wanted, parts, size, WHOLE: tl.constexpr):
+    """(queries, parts): those of the row of one key for each query, in float32."""
+    wanted = wanted[:, None]
+    if not WHOLE:
+        wanted = wanted & (parts < size)[None, :]
+    places = key.to(tl.int64)[:, None] * step + parts[None, :]
+    return tl.load(pointer + places, mask=wanted, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _line_up(
-    lengths, most, lists_ptr, saved_ptr, keep,
+    lengths, most, lists_ptr, chosen_ptr, keep,
     ROWS: tl.constexpr, HOLD: tl.constexpr, TRAIN: tl.constexpr,
 ):  # fmt: skip
     """Put the lists of each query one behind the other; where that is. The keys may be kept."""
@@ -95,15 +96,15 @@ def _line_up(
     kept = tl.where(keep, lengths, 0)
     of_list = tl.arange(0, STEP)[None, :]
     line_ptr = lists_ptr + 2 * HOLD * STEP
-    for first in range(0, most, _AT_ONCE):
-        places = (first + tl.arange(0, _AT_ONCE))[:, None]
+    for first in range(0, most, _MOVED):
+        places = (first + tl.arange(0, _MOVED))[:, None]
         here = places * STEP + of_list
         there = (starts + places) * ROWS + of_list // FOLDED
         keys = tl.load(keys_of(lists_ptr, HOLD * STEP) + here)
         _put(line_ptr + there, tl.load(lists_ptr + here), places < lengths)
         _put(keys_of(line_ptr, LINE * ROWS) + there, keys, places < lengths)
         if TRAIN:
-            _put(saved_ptr + there, keys, places < kept)
+            _put(chosen_ptr + there, keys, places < kept)
     return line_ptr
 
 
@@ -118,11 +119,8 @@ def _weighted(
     s = get(line_ptr + here).to(tl.float32, bitcast=True)
     key = get(keys_of(line_ptr, LINE * ROWS) + here)
     p, u = shares(tl.where(inside, tl.fma(s, a, b), 0.0), beta, gamma, KIND, NEAR)
-    wanted = (p > 0.0)[:, None]
-    if not WHOLE:
-        wanted = wanted & (parts < value_size)[None, :]
-    places = tl.where(inside, key, 0).to(tl.int64)[:, None] * v_row + parts[None, :]
-    return p, u, tl.load(v_ptr + places, mask=wanted, other=0.0).to(tl.float32)
+    v = load_each(v_ptr, tl.where(inside, key, 0), v_row, p > 0.0, parts, value_size, WHOLE)
+    return p, u, v
 
 
 @triton.jit
@@ -133,16 +131,16 @@ def write_output(
     WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Context and w, as :mod:`.output` has them; 0 if it is left to that, which may be quicker."""
-    v_ptr, v_row, value_size, out_ptr, mean_ptr, first_row, step, saved_ptr, count_ptr = writing
+    v_ptr, v_row, value_size, out_ptr, mean_ptr, first_row, step, chosen_ptr, count_ptr = writing
     TRAIN: tl.constexpr = OUTPUT == TRAINING
     longest = tl.max(tl.sum(lengths, 1), 0)
     written = 0
     if longest <= tl.minimum(_A_BLOCK * blocks, LINE):
         # the backward takes longer for a score: it reads a key and a value
-        keep = longest <= tl.minimum(blocks * 3 // 2, SAVED)
+        keep = longest <= tl.minimum(blocks * 3 // 2, MOST_CHOSEN)
         if KIND == STEEP:  # there, it needs the very same scores, to the last digit
             keep = longest < 0
-        line_ptr = _line_up(lengths, most, lists_ptr, saved_ptr, keep, ROWS, HOLD, TRAIN)
+        line_ptr = _line_up(lengths, most, lists_ptr, chosen_ptr, keep, ROWS, HOLD, TRAIN)
         a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
         # Through memory, so that what is found for a score is where the values of its key are: the
         # threads that have these numbers would have it be exchanged for every score.

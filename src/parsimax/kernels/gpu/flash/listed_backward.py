@@ -14,26 +14,15 @@ from parsimax.kernels.gpu.newton import NEVER, POWER
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import load_rows
-from .listed import SAVED, get
+from .listed import MOST_CHOSEN, get, load_each
 from .powers import power_and_change
 from .rows import rows_of_program
 from .weights import ANY, exponent_of_u, ordinary, shares
 
 
 @triton.jit
-def _load_each(pointer, key, step, inside, size, WHOLE: tl.constexpr, SIZE: tl.constexpr):
-    """(ROWS, SIZE): a row for each key, in float32."""
-    parts = tl.arange(0, SIZE)
-    wanted = inside[:, None]
-    if not WHOLE:
-        wanted = wanted & (parts < size)[None, :]
-    places = key.to(tl.int64)[:, None] * step + parts[None, :]
-    return tl.load(pointer + places, mask=wanted, other=0.0).to(tl.float32)
-
-
-@triton.jit
 def _sums(
-    q, g, line_ptr, rows, queries, line_keys_ptr, line_counts_ptr,
+    q, g, line_ptr, row, rows, queries, chosen_ptr, chosen_counts_ptr,
     k_ptr, v_ptr, k_row, v_row, a, beta, size, value_size,
     KIND: tl.constexpr, NEAR: tl.constexpr, WANT: tl.constexpr, ROUGH: tl.constexpr,
     ROWS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
@@ -42,9 +31,9 @@ def _sums(
     inverse_square = 1.0 / tl.maximum(beta * beta, 1e-30)
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     here = tl.arange(0, ROWS)
-    longest = tl.max(tl.load(line_counts_ptr + here).to(tl.int32), 0)
-    count = get(line_counts_ptr + here)
-    last = tl.minimum(rows, queries - 1)  # beyond, there are no keys
+    longest = tl.max(tl.load(chosen_counts_ptr + here).to(tl.int32), 0)
+    count = get(chosen_counts_ptr + here)
+    last = row - tl.maximum(rows - queries + 1, 0)  # beyond that query, there are no keys
     b = get(line_ptr + last * 2).to(tl.float32, bitcast=True)
     against = get(line_ptr + last * 2 + 1).to(tl.float32, bitcast=True)
     q, g = q.to(tl.float32), g.to(tl.float32)
@@ -54,9 +43,9 @@ def _sums(
     QUICK: tl.constexpr = WANT and ROUGH and KIND == POWER
     for place in range(longest):
         inside = place < count
-        key = tl.where(inside, get(line_keys_ptr + place * ROWS + here), 0)
-        k = _load_each(k_ptr, key, k_row, inside, size, WHOLE, SIZE)
-        v = _load_each(v_ptr, key, v_row, inside, value_size, WHOLE, VALUES)
+        key = tl.where(inside, get(chosen_ptr + place * ROWS + here), 0)
+        k = load_each(k_ptr, key, k_row, inside, tl.arange(0, SIZE), size, WHOLE)
+        v = load_each(v_ptr, key, v_row, inside, tl.arange(0, VALUES), value_size, WHOLE)
         above = tl.where(inside, tl.fma(tl.sum(q * k, 1), a, b), 0.0)
         if QUICK:
             u, change = power_and_change(above, exponent_of_u(gamma))
@@ -86,7 +75,7 @@ def _sums(
 @triton.jit(do_not_specialize=["queries", "keys"])
 def listed_query_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    line_keys_ptr, line_counts_ptr, g_ptr, gq_ptr, line_ptr, change_ptr,
+    chosen_ptr, chosen_counts_ptr, g_ptr, gq_ptr, line_ptr, change_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -110,15 +99,15 @@ def listed_query_kernel(
     queries, keys, offset = counts
     beta, a, _b, _x, _fill = numbers
     q, k_here, v_here, _seen_here = reading
-    counts_here = line_counts_ptr + line_of_map * ROWS
+    counts_here = chosen_counts_ptr + line_of_map * ROWS
     if tl.load(counts_here) < 0:
         return
     g = load_rows(
         g_ptr + first * value_size, rows, step * value_size, queries, value_size, WHOLE, VALUES
     )
     arguments = (
-        q, g, line_ptr + (tl.min(row, 0) - tl.min(rows, 0)) * 2, rows, queries,
-        line_keys_ptr + line_of_map * (SAVED * ROWS), counts_here,
+        q, g, line_ptr, row, rows, queries,
+        chosen_ptr + line_of_map * (MOST_CHOSEN * ROWS), counts_here,
         k_here, v_here, k_row, v_row, a, beta, size, value_size,
     )  # fmt: skip
     if KIND == ANY:

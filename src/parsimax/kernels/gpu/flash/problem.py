@@ -11,7 +11,7 @@ from torch import Tensor
 from parsimax.kernels.gpu.sizes import pieces
 
 UNLIMITED = 1 << 30
-SAVED = 64  # keys of a query that are kept for the backward, where they are no more
+MOST_CHOSEN = 64  # keys of a query that are kept for the backward, where they are no more
 
 
 class First(NamedTuple):
@@ -172,20 +172,22 @@ def rough(p: Problem) -> bool:
     return p.q.dtype != torch.float32
 
 
-class Lines(NamedTuple):
+class Chosen(NamedTuple):
     """Keys of each query that may have weight, where they are few; -1 of them where they are not.
 
     Keys have 16 bits where these are enough, without a sign. Nothing has any if they are not kept.
     """
 
-    keys: Tensor  # (B, H, row blocks, SAVED, queries of a block)
+    keys: Tensor  # (B, H, row blocks, MOST_CHOSEN, queries of a block)
     counts: Tensor  # (B, H, row blocks, queries of a block)
 
 
-def room_for_lines(p: Problem, train: bool) -> Lines:
+def room_for_chosen(p: Problem, train: bool) -> Chosen:
     """As large as a problem's are."""
     blocks = p.row_blocks if train and p.tiles.chunk > 0 else 0
     items, heads = p.q.shape[:2]
     kind = torch.int16 if p.k.shape[2] <= 1 << 16 else torch.int32
     counts = p.q.new_empty(items, heads, blocks, p.tiles.rows, dtype=torch.int16)
-    return Lines(p.q.new_empty(items, heads, blocks, SAVED, p.tiles.rows, dtype=kind), counts)
+    return Chosen(
+        p.q.new_empty(items, heads, blocks, MOST_CHOSEN, p.tiles.rows, dtype=kind), counts
+    )

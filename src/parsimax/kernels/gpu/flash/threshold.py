@@ -40,7 +40,7 @@ from .blocks import (
     wide,
 )
 from .candidates import first_of_lists, gather, give_place, sums, take_place, worth_it
-from .listed import NOTHING, SAVED, TRAINING, room_of, write_output
+from .listed import MOST_CHOSEN, NOTHING, TRAINING, write_output
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, STEEP, line, shares
@@ -237,9 +237,9 @@ def _solve(
     written = 0
     if HOLD > 0 and NEAR != ALWAYS:  # noqa: SIM102 (the first is known when it is compiled)
         if (active > 0) & worth_it(beta, count, KIND):
-            lists_ptr, taken_ptr, places = room
+            lists_ptr, taken_ptr, places, place_size = room
             place = take_place(taken_ptr, places)
-            lists_ptr += wide(place) * room_of(ROWS, HOLD, OUTPUT)
+            lists_ptr += wide(place) * place_size
             lengths, most, fits = gather(
                 x, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
                 left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
@@ -319,9 +319,9 @@ def _halve(
     times = HALVINGS
     written = 0
     if HOLD > 0:
-        lists_ptr, taken_ptr, places = room
+        lists_ptr, taken_ptr, places, place_size = room
         place = take_place(taken_ptr, places)
-        lists_ptr += wide(place) * room_of(ROWS, HOLD, OUTPUT)
+        lists_ptr += wide(place) * place_size
         lengths, most, fits = gather(
             high, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
             left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
@@ -369,9 +369,9 @@ def unscaled(low, top, KIND: tl.constexpr):
 def threshold_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
     list_ptr, count_ptr, lists_ptr, taken_ptr, out_ptr, mean_ptr, written_ptr,
-    line_keys_ptr, line_counts_ptr,
+    chosen_ptr, chosen_counts_ptr,
     scale, value, gentle, even, steep, fall, heads, group, queries, keys, size, value_size,
-    tile, tall_blocks, row_blocks, key_blocks, places,
+    tile, tall_blocks, row_blocks, key_blocks, places, place_size,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
     seen_item, seen_head, seen_row, seen_column,
@@ -437,10 +437,10 @@ def threshold_kernel(
     arguments = (
         q, k_here, k_row, rows, scale, keys, size, queries, offset, left, right,
         seen_here, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
-        (lists_ptr, taken_ptr, places),
+        (lists_ptr, taken_ptr, places, place_size),
         (
             v_here, v_row, value_size, out_ptr, mean_ptr, first_out, out_step,
-            line_keys_ptr + line_of_map * (SAVED * ROWS), line_counts_ptr + line_of_map * ROWS,
+            chosen_ptr + line_of_map * (MOST_CHOSEN * ROWS), chosen_counts_ptr + line_of_map * ROWS,
         ),
     )  # fmt: skip
     enough = _allowed(beta, gentle, even, steep, fall)
@@ -482,7 +482,7 @@ def threshold_kernel(
     if OUTPUT == TRAINING:  # noqa: SIM102 (the first is known when it is compiled)
         if written == 0:
             nothing = tl.full([ROWS], -1, tl.int16)
-            tl.store(line_counts_ptr + line_of_map * ROWS + tl.arange(0, ROWS), nothing)
+            tl.store(chosen_counts_ptr + line_of_map * ROWS + tl.arange(0, ROWS), nothing)
     live_ptr += line_of_map * key_blocks
     for first in range(0, key_blocks, MANY):
         blocks = first + tl.arange(0, MANY)
