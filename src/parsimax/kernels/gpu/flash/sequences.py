@@ -15,7 +15,7 @@ import triton.language as tl
 from parsimax.kernels.gpu.quick import quick
 
 FIELDS = 8  # of a line of the table
-_FIELDS = tl.constexpr(FIELDS)
+_SEQUENCE_FIELDS = tl.constexpr(FIELDS)
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def sequence(table_ptr, place, PACKED: tl.constexpr):
         Which block of its sequence it is; the first query and how many there are; the first key,
         how many there are, and may be seen; the offset of the queries; -inf, or NaN if wrong.
     """
-    line = table_ptr + place * _FIELDS
+    line = table_ptr + place * _SEQUENCE_FIELDS
     block = tl.load(line)
     first_query, queries = tl.load(line + 1), tl.load(line + 2)
     first_key, keys, seen = tl.load(line + 3), tl.load(line + 4), tl.load(line + 5)
@@ -42,7 +42,7 @@ def sequence(table_ptr, place, PACKED: tl.constexpr):
 @triton.jit
 def blocks_of_queries(table_ptr, place, ROWS: tl.constexpr):
     """(block of keys of its sequence, the sequence's first block of queries, how many it has)."""
-    line = table_ptr + place * _FIELDS
+    line = table_ptr + place * _SEQUENCE_FIELDS
     return tl.load(line), tl.load(line + 6), tl.cdiv(tl.load(line + 2), ROWS)
 
 
@@ -54,7 +54,7 @@ def _write(
     """Lines of ``count`` blocks from ``begin``, and of blocks that are none up to ``stop``."""
     for first in range(0, stop - begin, MANY):
         block = first + tl.arange(0, MANY)
-        line = table_ptr + (begin + block) * _FIELDS
+        line = table_ptr + (begin + block) * _SEQUENCE_FIELDS
         inside = begin + block < stop
         real = tl.where(block < count, 1, 0)
         tl.store(line, block * real, mask=inside)

@@ -15,7 +15,7 @@ from parsimax.kernels.gpu.quick import quick
 from .blocks import BITS, wide
 
 FIELDS = 4  # of an item
-_FIELDS = tl.constexpr(FIELDS)
+_SPAN_FIELDS = tl.constexpr(FIELDS)
 SPANS = tl.constexpr(2)  # LENGTHS if its numbers are where lengths would be
 
 
@@ -27,7 +27,7 @@ def span_of(lengths_ptr, item, keys, LENGTHS: tl.constexpr):
         The end of the keys, and the first; where a run in which all are seen begins, and ends.
     """
     if LENGTHS == SPANS:
-        here = lengths_ptr + item * _FIELDS
+        here = lengths_ptr + item * _SPAN_FIELDS
         return tl.load(here), tl.load(here + 1), tl.load(here + 2), tl.load(here + 3)
     else:
         if LENGTHS:
@@ -70,7 +70,7 @@ def spans_kernel(
         run_end = tl.where(most > longest, last, run_end)
         longest = tl.maximum(longest, most)
         hidden = tl.max(before, 0)
-    here = spans_ptr + item * _FIELDS
+    here = spans_ptr + item * _SPAN_FIELDS
     tl.store(here, end)
     tl.store(here + 1, tl.minimum(begin, end))
     tl.store(here + 2, run_end - longest)
