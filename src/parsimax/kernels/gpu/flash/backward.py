@@ -111,25 +111,28 @@ def query_kernel(
 ):  # fmt: skip
     """Also two numbers a query for other kernels: b of :func:`line`, and <dO, w>.
 
-    If LISTED, gradients of blocks that have lists of keys are left to :mod:`.listed_backward`.
+    If LISTED, blocks that have lists of keys are left to :mod:`.listed_backward`; they have so many
+    parts there.
     """
     all_keys = keys
-    where, counts, numbers, reading, blocks = rows_of_program(
-        q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-        scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
-        offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
-        seen_item, seen_head,
+    block, item_head = block_of_head(row_blocks)
+    place = row_blocks - 1 - block  # those with many keys come first where it is causal
+    where, counts, numbers, reading, whole = rows_of_program(
+        place, item_head, 0, q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr,
+        scale, value, heads, group, queries, keys, size, row_blocks, offset, left, right,
+        q_item, q_head, q_row, k_item, k_head, v_item, v_head, seen_item, seen_head,
         KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
-        ROWS, COLUMNS, WHOLE, SIZE,
+        ROWS, COLUMNS, WHOLE, SIZE, ROWS,
     )  # fmt: skip
-    rows, row, first, step, item_head, line_of_map = where
+    rows, row, first, step, line_of_map = where
     queries, keys, offset = counts
     beta, a, b, _x, fill = numbers
     q, k_here, v_here, seen_here = reading
-    list_here, count, inner, outer = blocks
+    inner, outer = whole
+    list_here, count = list_ptr + line_of_map * key_blocks, tl.load(count_ptr + line_of_map)
     ours = rows < queries
     left_to_us = True
-    if LISTED:
+    if LISTED > 0:
         left_to_us = tl.load(chosen_counts_ptr + line_of_map * ROWS) < 0
         count = tl.where(left_to_us, count, 0)
         ours = rows < tl.where(left_to_us, queries, 0)
@@ -174,7 +177,8 @@ def query_kernel(
         rounded(gq, gq_ptr.dtype.element_ty), mask=inside,
     )  # fmt: skip
     if WANT:
-        tl.store(change_ptr + line_of_map, tl.sum(changes + fill, 0), mask=left_to_us)
+        here = line_of_map * (LISTED if LISTED > 0 else 1)
+        tl.store(change_ptr + here, tl.sum(changes + fill, 0), mask=left_to_us)
 
 
 @triton.jit

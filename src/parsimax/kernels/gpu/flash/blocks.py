@@ -22,13 +22,25 @@ def wide(x):
 
 
 @triton.jit
-def block_of_head(blocks):
+def block_of_head(blocks, PARTS: tl.constexpr = 1):
     """(block, which head of which item) of a program; one of a head follows the other.
 
-    The grid has one dimension, since the others may not be larger than 65,535.
+    The grid has one dimension, since the others may not be larger than 65,535. A block may have
+    several PARTS, each with a program of its own.
     """
-    program = tl.program_id(0)
+    program = tl.program_id(0) // PARTS
     return program % blocks, program // blocks
+
+
+@triton.jit
+def block_of_slot(slot, tile, tall_blocks, GRAINS: tl.constexpr):
+    """The same of queries, where slots are counted from the tall block ``tile`` on.
+
+    Those with many keys come first where it is causal.
+    """
+    tall = tile + slot // GRAINS
+    block = (tall_blocks - 1 - tall % tall_blocks) * GRAINS + slot % GRAINS
+    return block, tall // tall_blocks
 
 
 @triton.jit

@@ -3,7 +3,7 @@
 A threshold that is found from below never falls, so that only these can have weight. Where they
 are few, as they mostly are, keys are read once, and all steps towards the threshold look at the
 lists. A query has one for each of the FOLDED columns of :func:`.blocks.fold`, so that a thread
-appends to lists which no other writes: of scores and, if KEYS, behind them of their keys.
+appends to lists which no other writes: of scores or, if KEYS, of scores with their keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 from parsimax.kernels.gpu.approx import INTERPRETED
 from parsimax.kernels.gpu.newton import POWER
 
-from .blocks import FOLDED, OF_KEYS, block_scores, unit
+from .blocks import FOLDED, OF_KEYS, block_scores, unit, wide
 from .weights import line, shares
 
 FROM_BETA = tl.constexpr(0.28)  # below, almost all scores of a row lie above a threshold
@@ -64,68 +64,79 @@ def _halves(x, ROWS: tl.constexpr, PARTS: tl.constexpr):
 
 @triton.jit
 def _append_above(
-    s, keys, a, b, ends, lists_ptr, ROWS: tl.constexpr, PARTS: tl.constexpr, HOLD: tl.constexpr,
-    KEYS: tl.constexpr,
-):  # fmt: skip
-    """Write those of (ROWS, PARTS, FOLDED) scores that lie above; where lists then end."""
+    s, number, a, b, ends, lists_ptr, ROWS: tl.constexpr, PARTS: tl.constexpr, KEYS: tl.constexpr
+):
+    """Write those of (ROWS, PARTS, FOLDED) scores that lie above; where lists then end.
+
+    The first part of all keys has this number.
+    """
     if PARTS > 1:
+        HALF: tl.constexpr = PARTS // 2
         first, second = _halves(s, ROWS, PARTS)
-        first_keys, second_keys = _halves(keys, ROWS, PARTS)
-        ends = _append_above(first, first_keys, a, b, ends, lists_ptr, ROWS, PARTS // 2, HOLD, KEYS)
-        return _append_above(
-            second, second_keys, a, b, ends, lists_ptr, ROWS, PARTS // 2, HOLD, KEYS
-        )
+        ends = _append_above(first, number, a, b, ends, lists_ptr, ROWS, HALF, KEYS)
+        return _append_above(second, number + HALF, a, b, ends, lists_ptr, ROWS, HALF, KEYS)
     else:
-        s, keys = tl.reshape(s, [ROWS, FOLDED]), tl.reshape(keys, [ROWS, FOLDED])
-        return _write_above(s, keys, tl.fma(s, a, b), ends, lists_ptr, ROWS * FOLDED, HOLD, KEYS)
+        s = tl.reshape(s, [ROWS, FOLDED])
+        return _write_above(s, number, tl.fma(s, a, b), ends, lists_ptr, ROWS * FOLDED, KEYS)
 
 
 @triton.jit
-def _write_above(
-    s, keys, v, ends, lists_ptr, STEP: tl.constexpr, HOLD: tl.constexpr, KEYS: tl.constexpr
-):
+def _write_above(s, number, v, ends, lists_ptr, STEP: tl.constexpr, KEYS: tl.constexpr):
     """Write the scores of which v is above 0, each where its list ends; where lists end then.
 
-    As a store of Triton's all of them would first change threads, so that they lie side by side.
+    As a store of Triton's all of them would first change threads, so that they lie side by side. Of
+    64 scores that a warp has mostly none is above, and all but the comparison is left out.
     """
-    keys_ptr = keys_of(lists_ptr, HOLD * STEP)
     if INTERPRETED:
-        tl.store(lists_ptr + ends, s, mask=v > 0.0)
         if KEYS:
-            tl.store(keys_ptr + ends, keys, mask=v > 0.0)
+            tl.store(_pairs(lists_ptr) + ends, _paired(s, number), mask=v > 0.0)
+        else:
+            tl.store(lists_ptr + ends, s, mask=v > 0.0)
         return tl.where(v > 0.0, ends + STEP, ends)
-    elif KEYS:
+    else:
+        SCORES: tl.constexpr = (
+            " mad.wide.s32 place, $0, 4, $8; @one st.global.b32 [place], $2;"
+            " mad.wide.s32 place, $1, 4, $9; @two st.global.b32 [place], $3;"
+        )
+        PAIRS: tl.constexpr = (
+            " mad.wide.s32 place, $0, 8, $8; @one st.global.v2.b32 [place], {$2, $12};"
+            " mad.wide.s32 place, $1, 8, $9; @two st.global.v2.b32 [place], {$3, $13};"
+        )
         return tl.inline_asm_elementwise(
-            "{ .reg .pred above; .reg .b64 place, other; setp.gt.f32 above, $2, 0f00000000;"
-            " mad.wide.s32 place, $3, 4, $4; @above st.global.f32 [place], $1;"
-            " mad.wide.s32 other, $3, 4, $7; @above st.global.b32 [other], $6;"
-            " mov.b32 $0, $3; @above add.s32 $0, $0, $5; }",
-            "=&r,f,f,r,l,r,r,l",
+            "{ .reg .pred one, two, any; .reg .b64 place;"
+            " setp.gt.f32 one, $4, 0f00000000; setp.gt.f32 two, $5, 0f00000000;"
+            " or.pred any, one, two; vote.sync.any.pred any, any, 0xffffffff; @!any bra DONE;"
+            + (PAIRS if KEYS else SCORES)
+            + " @one add.s32 $0, $0, $10; @two add.s32 $1, $1, $11; DONE: }",
+            "=&r,=&r,r,r,f,f,0,1,l,l,r,r,r,r",
             [
-                s, v, ends, lists_ptr.to(tl.int64), tl.full([], STEP, tl.int32),
-                keys, keys_ptr.to(tl.int64),
+                s.to(tl.int32, bitcast=True), v, ends, lists_ptr.to(tl.int64),
+                tl.full([], STEP, tl.int32), tl.full([], 0, tl.int32) + number,
             ],
             dtype=tl.int32,
             is_pure=False,
-            pack=1,
+            pack=2,
         )  # fmt: skip
-    else:
-        return tl.inline_asm_elementwise(
-            "{ .reg .pred above; .reg .b64 place; setp.gt.f32 above, $2, 0f00000000;"
-            " mad.wide.s32 place, $3, 4, $4; @above st.global.f32 [place], $1;"
-            " mov.b32 $0, $3; @above add.s32 $0, $0, $5; }",
-            "=&r,f,f,r,l,r",
-            [s, v, ends, lists_ptr.to(tl.int64), tl.full([], STEP, tl.int32)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
 
 
 @triton.jit
-def keys_of(scores_ptr, MANY: tl.constexpr):
-    """Where the keys of so many scores lie."""
-    return (scores_ptr + MANY).to(tl.pointer_type(tl.int32))
+def _pairs(lists_ptr):
+    """Scores with their keys have 64 bits."""
+    return lists_ptr.to(tl.pointer_type(tl.int64))
+
+
+@triton.jit
+def _paired(s, number):
+    bits = s.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    return (wide(number) << 32) | bits
+
+
+@triton.jit
+def load_pairs(lists_ptr, here):
+    """(scores, keys) of lists that have both; a list has one of the FOLDED keys of each part."""
+    pairs = tl.load(_pairs(lists_ptr) + here)
+    keys = (pairs >> 32).to(tl.int32) * FOLDED + here % FOLDED
+    return pairs.to(tl.int32).to(tl.float32, bitcast=True), keys
 
 
 @triton.jit
@@ -159,11 +170,9 @@ def gather(
                 CAUSAL or not EVEN or MASK == OF_KEYS, EVEN, COLUMNS, WHOLE, SIZE,
             )  # fmt: skip
             limit = tl.where(ends <= last, b[:, None], -float("inf"))
-            numbers = block * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-            numbers = tl.broadcast_to(numbers, [ROWS, COLUMNS])
             ends = _append_above(
-                tl.reshape(s, [ROWS, PARTS, FOLDED]), tl.reshape(numbers, [ROWS, PARTS, FOLDED]),
-                a, limit, ends, lists_ptr, ROWS, PARTS, HOLD, KEYS,
+                tl.reshape(s, [ROWS, PARTS, FOLDED]), block * PARTS, a, limit, ends, lists_ptr,
+                ROWS, PARTS, KEYS,
             )  # fmt: skip
         lengths = (ends - starts) // (ROWS * FOLDED)
         most = tl.max(tl.max(lengths, 1), 0)
@@ -176,7 +185,7 @@ def gather(
 
 
 @triton.jit
-def _of_lists(first, lengths, lists_ptr, ROWS: tl.constexpr):
+def _of_lists(first, lengths, lists_ptr, ROWS: tl.constexpr, KEYS: tl.constexpr):
     """(AT_ONCE, ROWS * FOLDED) scores from the first one on; -inf where lists have ended.
 
     Lists lie side by side, and so do the threads that read them: each has all of its own.
@@ -185,13 +194,17 @@ def _of_lists(first, lengths, lists_ptr, ROWS: tl.constexpr):
     here = places * (ROWS * FOLDED) + tl.arange(0, ROWS * FOLDED)[None, :]
     # there is room for all of them, and a mask would have every number be read by itself
     ended = places >= tl.reshape(lengths, [ROWS * FOLDED])[None, :]
-    return tl.where(ended, -float("inf"), tl.load(lists_ptr + here))
+    if KEYS:
+        s, _keys = load_pairs(lists_ptr, here)
+    else:
+        s = tl.load(lists_ptr + here)
+    return tl.where(ended, -float("inf"), s)
 
 
 @triton.jit
-def first_of_lists(lengths, lists_ptr, ROWS: tl.constexpr):
+def first_of_lists(lengths, lists_ptr, ROWS: tl.constexpr, KEYS: tl.constexpr):
     """What :func:`sums` can look at again and again without reading it."""
-    return _of_lists(0, lengths, lists_ptr, ROWS)
+    return _of_lists(0, lengths, lists_ptr, ROWS, KEYS)
 
 
 @triton.jit
@@ -204,13 +217,14 @@ def _terms(s, a, b, beta, gamma, KIND: tl.constexpr, NEAR: tl.constexpr):
 def sums(
     held, x, top, beta, gamma, scale, lengths, most, lists_ptr,
     MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
 ):  # fmt: skip
     """(mass up to a factor, minus its derivative) over what the lists hold."""
     a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
     b = tl.reshape(tl.broadcast_to(b[:, None], [ROWS, FOLDED]), [ROWS * FOLDED])
     totals, slopes = _terms(held, a, b, beta, gamma, KIND, NEAR)
     for first in range(AT_ONCE, most, AT_ONCE):
-        s = _of_lists(first, lengths, lists_ptr, ROWS)
+        s = _of_lists(first, lengths, lists_ptr, ROWS, KEYS)
         p, u = _terms(s, a, b, beta, gamma, KIND, NEAR)
         totals += p
         slopes += u

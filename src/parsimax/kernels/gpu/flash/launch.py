@@ -12,11 +12,9 @@ from parsimax.kernels.gpu.newton import ALWAYS, POWER
 from parsimax.kernels.gpu.sizes import multiprocessors, pieces, power_of_two
 
 from .arguments import (
-    ADDED,
     all_sizes,
     band_of,
     kind_of,
-    mask_kind,
     options_of,
     pointers,
     registers_for,
@@ -27,11 +25,21 @@ from .backward import key_kernel, query_kernel
 from .blocks import FOLDED
 from .candidates import AT_ONCE, FEW, FEW_OF_POWERS, FROM_BETA
 from .counting import count_kernel
-from .listed import CONTEXT, LINE, NOTHING, TRAINING
+from .listed import FOR_BACKWARD, FOR_OUTPUT, MOST_CHOSEN, NEVER_KEPT, PART
 from .listed_backward import listed_query_kernel
+from .listed_output import listed_output_kernel
 from .lists import compact
 from .output import output_kernel
-from .problem import Chosen, Problem, by_rows, results, room_for_chosen, rough
+from .problem import (
+    Chosen,
+    Problem,
+    by_rows,
+    keeps_keys,
+    results,
+    room_for_chosen,
+    room_for_keys,
+    rough,
+)
 from .tables import spans, tables
 from .threshold import threshold_kernel
 from .tops import tops_kernel
@@ -40,6 +48,7 @@ from .weights import ANY, STEEP
 # largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
 _TOGETHER = 528
 _SCRATCH = 1 << 28
+_NUMBERS = 256  # of keys or values that a warp reads at a time where it reads one by one
 _AT_A_TIME = 5  # programs of a multiprocessor that look for thresholds; more would wait
 
 
@@ -97,11 +106,10 @@ class Thresholds(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Where context and w belong, and which blocks of queries have been written already."""
+    """Where context, w and the keys that are kept belong; w is the context if there is none."""
 
     out: Tensor
     mean: Tensor
-    written: Tensor  # (B, H, row blocks)
     chosen: Chosen
 
 
@@ -110,7 +118,7 @@ def thresholds(
 ) -> Thresholds:
     """Where weights begin, and which blocks of keys have any; for the table see ``pointers``.
 
-    Results are written ``into`` the given ones wherever that is no detour.
+    Where keys are few, they are kept, and results written ``into`` the given ones.
     """
     items, heads, queries, size = p.q.shape
     first, rows = p.tiles.first, p.tiles.rows
@@ -118,13 +126,16 @@ def thresholds(
     live = p.q.new_empty(items, heads, p.row_blocks, p.key_blocks, dtype=torch.int8)
     tall_blocks, grains = pieces(p.row_blocks * rows, first.rows), first.rows // rows
     tall = items * heads * tall_blocks
-    chunk = min(tall, max(_TOGETHER, _SCRATCH // (4 * p.key_blocks * first.rows)))
+    chooses = into is not None and keeps_keys(p)
+    numbers = p.key_blocks + (MOST_CHOSEN.value if chooses else 0)  # of a query
+    chunk = max(_TOGETHER, _SCRATCH // (4 * numbers * first.rows))
+    together = 2 * multiprocessors(p.q.device)  # that run at the same time; no few shall be left
+    chunk = min(tall, max(chunk // together * together, min(chunk, together)))
     tops = p.q.new_empty(chunk, grains, p.key_blocks, rows, dtype=torch.float32)
     places = torch.empty_like(live, dtype=torch.int16)
     counts = live.new_empty(items, heads, p.row_blocks, dtype=torch.int32)
     seen, alphas, lengths = pointers(p, table)
-    all_strides = steps(p)
-    strides = (*all_strides[:6], *all_strides[9:])
+    strides = (*steps(p)[:6], *steps(p)[9:])
     group, keys, options = heads // p.k.shape[1], p.k.shape[2], options_of(p)
     options["WHOLE"] = options["SIZE"] == size
     many = 16 if p.key_blocks <= 64 else 32  # blocks whose largest scores are looked at together
@@ -134,9 +145,9 @@ def thresholds(
         "num_warps": first.warps, "num_stages": first.stages,
         "maxnreg": registers_for(p, first.registers),
     }  # fmt: skip
-    output, hold = _output_options(p, into), _hold(p)
-    lists, taken = _room(p, chunk * grains if hold else 0, output["OUTPUT"] > 0)
-    written = (p.q,) * 5 if into is None else (*into[:3], *into.chosen)
+    hold = _hold(p)
+    lists, taken = _room(p, chunk * grains if hold else 0, chooses)
+    choice = _choice(p, into if chooses else None, chunk * grains)
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
         tops_kernel[(count,)](
@@ -144,13 +155,20 @@ def thresholds(
             tile, tall_blocks, p.key_blocks, *band_of(p), *strides, **wide,
         )  # fmt: skip
         threshold_kernel[(count * grains,)](
-            p.q, p.k, p.v, seen, alphas, lengths, top, x, live, tops, places, counts,
-            lists, taken, *written,
-            p.scale, value_of(p), *enough, heads, group, queries, keys, size, p.v.shape[3],
+            p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
+            lists, taken, *choice.tensors,
+            p.scale, value_of(p), *enough, heads, group, queries, keys, size,
             tile, tall_blocks, p.row_blocks, p.key_blocks, *lists.shape, *band_of(p),
-            *all_strides, **options, **output, GRAINS=grains, MANY=many, HOLD=hold,
+            *strides, **options, GRAINS=grains, MANY=many, HOLD=hold, CHOOSE=choice.kind,
+            LISTED=p.tiles.listed or 0,
             maxnreg=registers_for(p, p.tiles.threshold_registers),
         )  # fmt: skip
+        if into is not None and chooses:
+            listed_output_kernel[(count * grains * (rows // PART.value),)](
+                p.q, p.k, p.v, seen, alphas, lengths, top, x, *choice.tensors, *into[:2],
+                p.scale, value_of(p), *all_sizes(p), tile, tall_blocks, p.row_blocks,
+                *band_of(p), *steps(p), **_listed_options(p), GRAINS=grains, CHOOSE=choice.kind,
+            )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
 
 
@@ -165,14 +183,14 @@ def _hold(p: Problem) -> int:
     return p.tiles.hold if p.key_blocks > few.value else 0
 
 
-def _room(p: Problem, programs: int, writes: bool) -> tuple[Tensor, Tensor]:
+def _room(p: Problem, programs: int, keys: bool) -> tuple[Tensor, Tensor]:
     """For the scores above a first threshold, of those programs that run at the same time."""
     if p.tiles.hold % AT_ONCE.value:
         raise ValueError(f"hold must be a multiple of {AT_ONCE.value}, is {p.tiles.hold}")
     places = min(programs, _AT_A_TIME * multiprocessors(p.q.device))
     of_query = p.tiles.hold * FOLDED.value
-    if writes:  # keys beside scores, the same in a line, and two numbers
-        of_query = 2 * (of_query + LINE.value + 1)
+    if keys:  # beside scores
+        of_query *= 2
     shape = places, of_query * p.tiles.rows
     return p.q.new_empty(shape, dtype=torch.float32), p.q.new_zeros(places, dtype=torch.int32)
 
@@ -182,15 +200,34 @@ def _values(p: Problem) -> int:
     return max(16, power_of_two(p.v.shape[3]))
 
 
-def _output_options(p: Problem, into: Results | None) -> dict[str, Any]:
-    """What a kernel is told that may write results."""
-    values = _values(p)
-    kind = NOTHING
-    if into is not None and p.tiles.chunk > 0:
-        kind = CONTEXT if into.mean is into.out else TRAINING
-    return {
-        "OUTPUT": kind.value, "BY_ROWS": by_rows(p), "VALUES": values,
-        "WHOLE_VALUES": values == p.v.shape[3], "CHUNK": min(values, max(p.tiles.chunk, 16)),
+class Choice(NamedTuple):
+    """Where a kernel writes keys that are kept: their scores, themselves, how many there are."""
+
+    tensors: tuple[Tensor, Tensor, Tensor]
+    kind: int
+
+
+def _choice(p: Problem, into: Results | None, blocks: int) -> Choice:
+    """With room for the scores of so many blocks of queries; those of others come after them."""
+    if into is None:
+        return Choice((p.q, p.q, p.q), NEVER_KEPT.value)
+    keys, counts = into.chosen
+    scores = p.q.new_empty(blocks, MOST_CHOSEN.value, p.tiles.rows, dtype=torch.float32)
+    if into.mean is into.out:
+        return Choice((scores, room_for_keys(p, blocks), counts), FOR_OUTPUT.value)
+    return Choice((scores, keys, counts), FOR_BACKWARD.value)
+
+
+def _listed_options(p: Problem) -> dict[str, Any]:
+    """What kernels are told that read keys or values one by one."""
+    options, values = options_of(p), _values(p)
+    del options["EVEN"], options["num_stages"]
+    if options["KIND"] == ANY.value:  # no list is made for those that other powers are for
+        options["KIND"] = POWER.value
+    whole = options["SIZE"] == p.q.shape[3] and values == p.v.shape[3]
+    few = min(PART.value, max(1, _NUMBERS // max(options["SIZE"], values)))
+    return options | {
+        "BY_ROWS": by_rows(p), "WHOLE": whole, "VALUES": values, "FEW": few, "num_warps": 1,
     }  # fmt: skip
 
 
@@ -215,19 +252,17 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     out = results(p, p.q, value_size)
     # not rounded to half: gradients are differences to it
     mean = torch.empty_like(out, dtype=torch.float32) if train else out
-    blocks = p.row_blocks if p.tiles.chunk > 0 else 0
-    written = p.q.new_empty(items, heads, blocks, dtype=torch.int8)
     chosen = room_for_chosen(p, train)
-    into = Results(out, mean, written, chosen)
+    into = Results(out, mean, chosen)
     top, x, live, *row_lists = thresholds(p, _enough(p, train), table, into)
     seen, alphas, lengths = pointers(p, table)
     options, values = options_of(p), _values(p)
     whole = options["SIZE"] == size and values == value_size
     output_kernel[(p.row_blocks * items * heads,)](
-        p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, written, out, mean,
+        p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, chosen.counts, out, mean,
         p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p),
         **options, TRAIN=train, ROUGH=rough(p), BY_ROWS=by_rows(p), WHOLE=whole, VALUES=values,
-        WRITTEN=p.tiles.chunk > 0,
+        LISTED=keeps_keys(p),
         maxnreg=None if options["TENSOR"] else registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
     return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean, chosen)
@@ -254,7 +289,10 @@ def backward(
     gv = results(p, p.v, value_size)
     table, of_keys = (spans(p),) * 2 if p.packed is None else tables(p)
     lines = saved.top.new_empty(*saved.top.shape, 2)  # see query_kernel
-    change = saved.top.new_empty(items, heads, p.row_blocks) if want_alpha else saved.top
+    parts = p.tiles.rows // PART.value if keeps_keys(p) else 0
+    changes = saved.top
+    if want_alpha:
+        changes = saved.top.new_zeros(items, heads, p.row_blocks, max(parts, 1))
     gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
     seen, alphas, lengths = pointers(p, table)
     options, values = options_of(p), _values(p)
@@ -262,21 +300,17 @@ def backward(
     options["WHOLE"] = options["SIZE"] == size and values == value_size
     numbers = (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks)
     places = (*band_of(p), *steps(p))
-    # scores that something is added to are not those of queries and keys alone
-    listed = p.tiles.chunk > 0 and mask_kind(p.seen) != ADDED
-    given = (p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x, *saved.row_lists)
+    given = (p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x)
     programs = p.row_blocks * items * heads
     query_kernel[(programs,)](
-        *given, saved.chosen.counts, g, saved.mean, gq, lines, change, gs, *numbers, *places,
-        **options, WANT=want_alpha, WANT_SCORES=want_scores, LISTED=listed,
+        *given, *saved.row_lists, saved.chosen.counts, g, saved.mean, gq, lines, changes, gs,
+        *numbers, *places, **options, WANT=want_alpha, WANT_SCORES=want_scores, LISTED=parts,
         maxnreg=registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
-    if listed:
-        less = {name: x for name, x in options.items() if name != "EVEN"}
-        less["num_warps"] = max(4, options["SIZE"] // 16)
-        listed_query_kernel[(programs,)](
-            *given, *saved.chosen, g, gq, lines, change, *numbers, *places,
-            **less, WANT=want_alpha,
+    if parts > 0:
+        listed_query_kernel[(programs * parts,)](
+            *given, *saved.chosen, g, gq, lines, changes, *numbers[:-1], *places,
+            **_listed_options(p), WANT=want_alpha, ROUGH=rough(p),
         )  # fmt: skip
     numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
     seen, alphas, lengths = pointers(p, of_keys)
@@ -285,7 +319,7 @@ def backward(
         g, lines, gk, gv, *numbers, *places, **options,
     )  # fmt: skip
     return Gradients(
-        gq, gk, gv, change.sum(-1) if want_alpha else None, gs if want_scores else None
+        gq, gk, gv, changes.sum((-1, -2)) if want_alpha else None, gs if want_scores else None
     )
 
 

@@ -1,8 +1,9 @@
-"""The weighted sum of values straight from lists of scores, where these are short.
+"""Keys of queries that may have weight, where these are few.
 
 A block of 64 keys that has any weight mostly has it at a few keys a query. Where a threshold was
-found from lists of scores and of their keys (see :mod:`.candidates`), the few values are read one
-by one, each by the query that needs it, and no product is taken of all others.
+found from lists of scores and of their keys (see :mod:`.candidates`), these are kept: values, and
+keys in the backward, are then read one by one, each by the query that needs it, and no product is
+taken of all others.
 """
 
 from __future__ import annotations
@@ -10,22 +11,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from parsimax.kernels.gpu.approx import INTERPRETED, rounded
+from parsimax.kernels.gpu.approx import INTERPRETED
 
 from . import problem
-from .blocks import FOLDED, unit
-from .candidates import keys_of
-from .weights import STEEP, line, shares
+from .blocks import FOLDED
+from .candidates import load_pairs
 
-# What a kernel is to write
-NOTHING = tl.constexpr(0)
-CONTEXT = tl.constexpr(1)
-TRAINING = tl.constexpr(2)  # w, too
+# Whether keys are kept, and for how long
+NEVER_KEPT = tl.constexpr(0)
+FOR_OUTPUT = tl.constexpr(1)
+FOR_BACKWARD = tl.constexpr(2)
 
-LINE = tl.constexpr(128)  # scores of a query that there is room for
 MOST_CHOSEN = tl.constexpr(problem.MOST_CHOSEN)
+PART = tl.constexpr(16)  # queries of a program that reads keys or values one by one
 _MOVED = tl.constexpr(2)  # scores of a list that are moved together
-_A_BLOCK = tl.constexpr(3)  # scores a query for which to read a block of keys takes as long
+_USUAL = tl.constexpr(50)  # scores of the query that has the most of its block
 
 
 @triton.jit
@@ -85,100 +85,33 @@ def load_each(pointer, key, step, wanted, parts, size, WHOLE: tl.constexpr):
 
 
 @triton.jit
-def _line_up(
-    lengths, most, lists_ptr, chosen_ptr, keep,
-    ROWS: tl.constexpr, HOLD: tl.constexpr, TRAIN: tl.constexpr,
-):  # fmt: skip
-    """Put the lists of each query one behind the other; where that is. The keys may be kept."""
+def few_enough(lengths, blocks, LISTED: tl.constexpr):
+    """Whether lists are likely to take less time than so many blocks of keys.
+
+    As long as LISTED blocks takes a list of usual length; to make one takes its time, too.
+    """
+    longest = tl.max(tl.sum(lengths, 1), 0)
+    short = (longest <= MOST_CHOSEN) & (longest * LISTED <= blocks * _USUAL)
+    return short & (blocks >= LISTED)
+
+
+@triton.jit
+def keep(lengths, most, lists_ptr, scores_ptr, chosen_ptr, counts_ptr, ROWS: tl.constexpr):
+    """Put the lists of each query one behind the other, where other kernels look for them."""
     STEP: tl.constexpr = ROWS * FOLDED
     starts = tl.reshape(tl.cumsum(lengths, 1) - lengths, [1, STEP])
-    lengths = tl.reshape(lengths, [1, STEP])
-    kept = tl.where(keep, lengths, 0)
+    ends = tl.reshape(lengths, [1, STEP])
     of_list = tl.arange(0, STEP)[None, :]
-    line_ptr = lists_ptr + 2 * HOLD * STEP
     for first in range(0, most, _MOVED):
         places = (first + tl.arange(0, _MOVED))[:, None]
-        here = places * STEP + of_list
         there = (starts + places) * ROWS + of_list // FOLDED
-        keys = tl.load(keys_of(lists_ptr, HOLD * STEP) + here)
-        _put(line_ptr + there, tl.load(lists_ptr + here), places < lengths)
-        _put(keys_of(line_ptr, LINE * ROWS) + there, keys, places < lengths)
-        if TRAIN:
-            _put(chosen_ptr + there, keys, places < kept)
-    return line_ptr
+        scores, keys = load_pairs(lists_ptr, places * STEP + of_list)
+        _put(scores_ptr + there, scores, places < ends)
+        _put(chosen_ptr + there, keys, places < ends)
+    tl.store(counts_ptr + tl.arange(0, ROWS), tl.sum(lengths, 1).to(tl.int16))
 
 
 @triton.jit
-def _weighted(
-    place, count, line_ptr, a, b, beta, gamma, v_ptr, v_row, parts, value_size,
-    KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
-    """(p, u, value) of the score of every query at one place of its line; 0 beyond its end."""
-    here = place * ROWS + tl.arange(0, ROWS)
-    inside = place < count
-    s = get(line_ptr + here).to(tl.float32, bitcast=True)
-    key = get(keys_of(line_ptr, LINE * ROWS) + here)
-    p, u = shares(tl.where(inside, tl.fma(s, a, b), 0.0), beta, gamma, KIND, NEAR)
-    v = load_each(v_ptr, tl.where(inside, key, 0), v_row, p > 0.0, parts, value_size, WHOLE)
-    return p, u, v
-
-
-@triton.jit
-def write_output(
-    x, top, beta, gamma, scale, lengths, most, blocks, lists_ptr, rows, queries, writing,
-    MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr,
-    HOLD: tl.constexpr, OUTPUT: tl.constexpr, VALUES: tl.constexpr, CHUNK: tl.constexpr,
-    WHOLE: tl.constexpr,
-):  # fmt: skip
-    """Context and w, as :mod:`.output` has them; 0 if it is left to that, which may be quicker."""
-    v_ptr, v_row, value_size, out_ptr, mean_ptr, first_row, step, chosen_ptr, count_ptr = writing
-    TRAIN: tl.constexpr = OUTPUT == TRAINING
-    longest = tl.max(tl.sum(lengths, 1), 0)
-    written = 0
-    if longest <= tl.minimum(_A_BLOCK * blocks, LINE):
-        # the backward takes longer for a score: it reads a key and a value
-        keep = longest <= tl.minimum(blocks * 3 // 2, MOST_CHOSEN)
-        if KIND == STEEP:  # there, it needs the very same scores, to the last digit
-            keep = longest < 0
-        line_ptr = _line_up(lengths, most, lists_ptr, chosen_ptr, keep, ROWS, HOLD, TRAIN)
-        a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
-        # Through memory, so that what is found for a score is where the values of its key are: the
-        # threads that have these numbers would have it be exchanged for every score.
-        here = tl.arange(0, ROWS)
-        of_rows_ptr = line_ptr + 2 * LINE * ROWS
-        tl.store(of_rows_ptr + here, b)
-        tl.store(keys_of(of_rows_ptr, ROWS) + here, tl.sum(lengths, 1))
-        if TRAIN:
-            tl.store(count_ptr + here, tl.where(keep, tl.sum(lengths, 1), -1).to(tl.int16))
-        tl.debug_barrier()
-        b = get(of_rows_ptr + here).to(tl.float32, bitcast=True)
-        count = get(keys_of(of_rows_ptr, ROWS) + here)
-        for part in range(VALUES // CHUNK):
-            parts = part * CHUNK + tl.arange(0, CHUNK)
-            out = tl.zeros([ROWS, CHUNK], tl.float32)
-            mean = tl.zeros([ROWS, CHUNK], tl.float32)
-            mass = tl.zeros([ROWS], tl.float32)
-            slope = tl.zeros([ROWS], tl.float32)
-            for place in range(0, longest, 2):  # two, so that one need not wait for the other
-                p, u, v = _weighted(
-                    place, count, line_ptr, a, b, beta, gamma, v_ptr, v_row, parts, value_size,
-                    KIND, NEAR, ROWS, WHOLE,
-                )  # fmt: skip
-                next_p, next_u, next_v = _weighted(
-                    place + 1, count, line_ptr, a, b, beta, gamma, v_ptr, v_row, parts, value_size,
-                    KIND, NEAR, ROWS, WHOLE,
-                )  # fmt: skip
-                out = tl.fma(next_p[:, None], next_v, tl.fma(p[:, None], v, out))
-                mass += p + next_p
-                if TRAIN:
-                    mean = tl.fma(next_u[:, None], next_v, tl.fma(u[:, None], v, mean))
-                    slope += u + next_u
-            inside = (rows < queries)[:, None] & (parts < value_size)[None, :]
-            places = (first_row + rows * step)[:, None] * value_size + parts[None, :]
-            out = out / tl.where(mass > 0.0, mass, 1.0)[:, None]
-            tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
-            if TRAIN:
-                mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
-                tl.store(mean_ptr + places, mean, mask=inside)
-        written = 1
-    return written
+def of_last(row, rows, queries):
+    """The numbers of rows, but not beyond the last query; those there have no keys."""
+    return row - tl.maximum(rows - queries + 1, 0)

@@ -18,7 +18,7 @@ from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER
 from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import FOLDED, OF_KEYS, fold, load_block, tile_scores
+from .blocks import FOLDED, OF_KEYS, block_of_head, fold, load_block, tile_scores
 from .rows import rows_of_program
 from .weights import ANY, STEEP, boost, ordinary, shares
 
@@ -72,7 +72,7 @@ def _sums(
 
 
 @triton.jit
-def _finish(out, mean, mass, slope, x, beta, KIND: tl.constexpr, NEAR: tl.constexpr):
+def finish(out, mean, mass, slope, x, beta, KIND: tl.constexpr, NEAR: tl.constexpr):
     """Values under p, its mass, and x, after one more step; of almost nothing as a rule."""
     one = tl.zeros_like(x) + 1.0
     gamma = 1.0 / tl.maximum(beta, 1e-30)
@@ -88,7 +88,7 @@ def _finish(out, mean, mass, slope, x, beta, KIND: tl.constexpr, NEAR: tl.conste
 @triton.jit(do_not_specialize=["queries", "keys"])
 def output_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    written_ptr, out_ptr, mean_ptr,
+    chosen_counts_ptr, out_ptr, mean_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -97,25 +97,30 @@ def output_kernel(
     TRAIN: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, WRITTEN: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
-    """Context, and w if TRAIN, of one block of queries; if WRITTEN, they may have been before."""
-    where, counts, numbers, reading, blocks = rows_of_program(
-        q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-        scale, value, heads, group, queries, keys, size, row_blocks, key_blocks,
-        offset, left, right, q_item, q_head, q_row, k_item, k_head, v_item, v_head,
-        seen_item, seen_head,
+    """Context, and w if TRAIN, of one block of queries.
+
+    If LISTED, those of blocks that have lists of keys have been written by :mod:`.listed_output`.
+    """
+    block, item_head = block_of_head(row_blocks)
+    place = row_blocks - 1 - block  # those with many keys come first where it is causal
+    where, counts, numbers, reading, whole = rows_of_program(
+        place, item_head, 0, q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr,
+        scale, value, heads, group, queries, keys, size, row_blocks, offset, left, right,
+        q_item, q_head, q_row, k_item, k_head, v_item, v_head, seen_item, seen_head,
         KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
-        ROWS, COLUMNS, WHOLE, SIZE,
+        ROWS, COLUMNS, WHOLE, SIZE, ROWS,
     )  # fmt: skip
-    rows, row, first, step, _item_head, line_of_map = where
+    rows, row, first, step, line_of_map = where
     queries, keys, offset = counts
     beta, a, b, x, fill = numbers
     q, k_here, v_here, seen_here = reading
-    list_here, count, inner, outer = blocks
+    inner, outer = whole
+    list_here, count = list_ptr + line_of_map * key_blocks, tl.load(count_ptr + line_of_map)
     ours = rows < queries
-    if WRITTEN:
-        left_to_us = tl.load(written_ptr + line_of_map) == 0
+    if LISTED:
+        left_to_us = tl.load(chosen_counts_ptr + line_of_map * ROWS) < 0
         count = tl.where(left_to_us, count, 0)
         ours = rows < tl.where(left_to_us, queries, 0)
     arguments = (
@@ -147,11 +152,11 @@ def output_kernel(
             )  # fmt: skip
     if TRAIN and KIND == ANY:
         if beta < NEAR_ONE:
-            out, mass, x = _finish(out, mean, mass, slope, x, beta, POWER, ALWAYS)
+            out, mass, x = finish(out, mean, mass, slope, x, beta, POWER, ALWAYS)
         elif beta <= 1.0:
-            out, mass, x = _finish(out, mean, mass, slope, x, beta, POWER, NEVER)
+            out, mass, x = finish(out, mean, mass, slope, x, beta, POWER, NEVER)
     elif TRAIN and KIND != STEEP:
-        out, mass, x = _finish(out, mean, mass, slope, x, beta, KIND, NEAR)
+        out, mass, x = finish(out, mean, mass, slope, x, beta, KIND, NEAR)
     if TENSOR:
         fill += tl.where((beta >= 0.0) & (beta < 1e30), 0.0, float("nan"))
     parts = tl.arange(0, VALUES)

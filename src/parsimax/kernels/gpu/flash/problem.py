@@ -11,7 +11,7 @@ from torch import Tensor
 from parsimax.kernels.gpu.sizes import pieces
 
 UNLIMITED = 1 << 30
-MOST_CHOSEN = 64  # keys of a query that are kept for the backward, where they are no more
+MOST_CHOSEN = 96  # keys of a query that are kept, where they are no more
 
 
 class First(NamedTuple):
@@ -34,8 +34,8 @@ class Tiles(NamedTuple):
     first: First = First()
     threshold_registers: int | None = 96  # that a thread may have, so that more of them fit
     row_registers: int | None = 168  # the same where the output and gradients of queries are found
-    hold: int = 72  # scores above a first threshold that a list of them has room for; 0 has none
-    chunk: int = 0  # parts of values that are added up at a time where these are read one by one
+    hold: int = 64  # scores above a first threshold that a list of them has room for; 0 has none
+    listed: int | None = 48  # blocks from which on results may come from lists; None: never
 
 
 _TILES = Tiles()
@@ -47,7 +47,13 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
     if width <= 128:
         return Tiles()
     if width <= 256:
-        return Tiles(stages=2, first=First(stages=2), threshold_registers=128, row_registers=None)
+        return Tiles(
+            stages=2,
+            first=First(stages=2),
+            threshold_registers=128,
+            row_registers=None,
+            listed=32,
+        )
     if width <= 512:
         return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None, None)
     return Tiles(32, 16, 4, 1, First(32, 16, 4, 1, None), None, None)
@@ -172,6 +178,18 @@ def rough(p: Problem) -> bool:
     return p.q.dtype != torch.float32
 
 
+def keeps_keys(p: Problem) -> bool:
+    """Whether keys of queries are kept, and results found from them alone, where they are few.
+
+    Scores must then be those of queries and keys and nothing else, since they are found anew, with
+    other digits at the end; above alpha = 2 a weight may hang on these.
+    """
+    if p.tiles.listed is None or p.key_blocks < p.tiles.listed:
+        return False
+    plain = p.seen is None or p.seen.dtype == torch.bool
+    return plain and (isinstance(p.alpha, Tensor) or p.alpha <= 2.0)
+
+
 class Chosen(NamedTuple):
     """Keys of each query that may have weight, where they are few; -1 of them where they are not.
 
@@ -183,11 +201,14 @@ class Chosen(NamedTuple):
 
 
 def room_for_chosen(p: Problem, train: bool) -> Chosen:
-    """As large as a problem's are."""
-    blocks = p.row_blocks if train and p.tiles.chunk > 0 else 0
+    """As large as a problem's are; without gradients, keys are not kept to the end."""
+    blocks = p.row_blocks if keeps_keys(p) else 0
     items, heads = p.q.shape[:2]
-    kind = torch.int16 if p.k.shape[2] <= 1 << 16 else torch.int32
     counts = p.q.new_empty(items, heads, blocks, p.tiles.rows, dtype=torch.int16)
-    return Chosen(
-        p.q.new_empty(items, heads, blocks, MOST_CHOSEN, p.tiles.rows, dtype=kind), counts
-    )
+    return Chosen(room_for_keys(p, items, heads, blocks if train else 0), counts)
+
+
+def room_for_keys(p: Problem, *blocks: int) -> Tensor:
+    """Of so many blocks of queries."""
+    kind = torch.int16 if p.k.shape[2] <= 1 << 16 else torch.int32
+    return p.q.new_empty(*blocks, MOST_CHOSEN, p.tiles.rows, dtype=kind)

@@ -1,11 +1,11 @@
-"""What a program that works on one block of queries begins with: where all it needs lies."""
+"""What a program that works on queries of one block begins with: where all it needs lies."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from .blocks import block_of_head, load_rows, numbers_of, rows_of, unit, whole_blocks, wide
+from .blocks import load_rows, numbers_of, rows_of, unit, whole_blocks, wide
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, line
@@ -13,17 +13,19 @@ from .weights import LEAST, line
 
 @triton.jit
 def rows_of_program(
-    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    scale, value, heads, group, queries, keys, size, row_blocks, key_blocks, offset, left, right,
+    place, item_head, part, q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr,
+    scale, value, heads, group, queries, keys, size, row_blocks, offset, left, right,
     q_item, q_head, q_row, k_item, k_head, v_item, v_head, seen_item, seen_head,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
+    PART: tl.constexpr,
 ):  # fmt: skip
-    """Where, how many, scores, what is read, and which blocks; a tuple of each."""
-    block, item_head = block_of_head(row_blocks)
-    place = row_blocks - 1 - block  # those with many keys come first where it is causal
+    """Where, how many, scores, what is read, and which blocks are seen whole; a tuple of each.
+
+    A program has PART of the ROWS of a block, and so many of such parts come before.
+    """
     item, head = item_head // heads, item_head % heads
     row_block, q_at, k_at, first_row = place, item, item, wide(item) * queries
     if PACKED:
@@ -31,7 +33,7 @@ def rows_of_program(
             lengths_ptr, place, PACKED
         )
         first_row = q_at
-    rows = row_block * ROWS + tl.arange(0, ROWS)
+    rows = row_block * ROWS + part * PART + tl.arange(0, PART)
     start = numbers_of(item_head, q_at, head, heads, queries, PACKED)
     first, step = rows_of(start, first_row, head, heads, BY_ROWS)
     keys, _first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
@@ -57,13 +59,10 @@ def rows_of_program(
     inner, outer = whole_blocks(
         row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
     )
-    line_of_map = wide(item_head) * row_blocks + place
-    count = tl.load(count_ptr + line_of_map)
-    list_here = list_ptr + line_of_map * key_blocks
     return (
-        (rows, row, first, step, item_head, line_of_map),
+        (rows, row, first, step, wide(item_head) * row_blocks + place),
         (queries, keys, offset),
         (beta, a, b, x, fill),
         (q, k_here, v_here, seen_here),
-        (list_here, count, inner, outer),
+        (inner, outer),
     )

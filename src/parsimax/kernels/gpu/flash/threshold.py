@@ -29,18 +29,18 @@ from parsimax.kernels.gpu.quick import quick
 from .blocks import (
     FOLDED,
     OF_KEYS,
+    block_of_slot,
     block_scores,
     fold,
     load_rows,
     numbers_of,
-    rows_of,
     unit,
     visible_range,
     whole_blocks,
     wide,
 )
 from .candidates import first_of_lists, gather, give_place, sums, take_place, worth_it
-from .listed import MOST_CHOSEN, NOTHING, TRAINING, write_output
+from .listed import FOR_BACKWARD, MOST_CHOSEN, NEVER_KEPT, few_enough, keep
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, STEEP, line, shares
@@ -211,14 +211,13 @@ def _step(
 def _solve(
     top, good, all_stay, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
-    room, writing,
+    room, chosen_ptrs,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-    MANY: tl.constexpr, HOLD: tl.constexpr,
-    OUTPUT: tl.constexpr, VALUES: tl.constexpr, WHOLE_VALUES: tl.constexpr, CHUNK: tl.constexpr,
+    MANY: tl.constexpr, HOLD: tl.constexpr, CHOOSE: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
-    """x of every row, how many blocks are listed (those that hold support), if all is written."""
+    """x of every row, how many blocks are listed (those that hold support), if keys are kept."""
     one = tl.zeros([ROWS], tl.float32) + 1.0
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     x = start(one * beta, one, KIND, NEAR)
@@ -234,7 +233,7 @@ def _solve(
     before = 0.0 * one
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
-    written = 0
+    kept = False
     if HOLD > 0 and NEAR != ALWAYS:  # noqa: SIM102 (the first is known when it is compiled)
         if (active > 0) & worth_it(beta, count, KIND):
             lists_ptr, taken_ptr, places, place_size = room
@@ -244,27 +243,23 @@ def _solve(
                 x, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
                 left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
                 lists_ptr, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
-                OUTPUT != NOTHING,
+                CHOOSE != NEVER_KEPT,
             )  # fmt: skip
-            listed = first_of_lists(lengths, lists_ptr, ROWS)
+            listed = first_of_lists(lengths, lists_ptr, ROWS, CHOOSE != NEVER_KEPT)
             while (active > 0) & (tries < TRIES) & fits:
                 tries += 1
                 totals, slopes = sums(
                     listed, x, top, beta, gamma, scale, lengths, most, lists_ptr, MASK, KIND, NEAR,
-                    ROWS,
+                    ROWS, CHOOSE != NEVER_KEPT,
                 )  # fmt: skip
                 x, done, before = _step(
-                    totals, slopes, x, done, before, beta, gamma, one,
-                    enough if OUTPUT == NOTHING else _LEAST_SURPLUS, KIND, NEAR,
+                    totals, slopes, x, done, before, beta, gamma, one, enough, KIND, NEAR
                 )  # fmt: skip
                 active = tl.max(tl.where(done, 0, 1), 0)
-            if OUTPUT != NOTHING:  # noqa: SIM102 (the first is known when it is compiled)
-                if fits & (all_stay == 0):
-                    written = write_output(
-                        x, top, beta, gamma, scale, lengths, most, count, lists_ptr, rows,
-                        queries, writing, MASK, KIND, NEAR, ROWS, HOLD, OUTPUT, VALUES, CHUNK,
-                        WHOLE_VALUES,
-                    )  # fmt: skip
+            if CHOOSE != NEVER_KEPT:
+                kept = fits & (all_stay == 0) & few_enough(lengths, count, LISTED)
+                if kept:
+                    keep(lengths, most, lists_ptr, *chosen_ptrs, ROWS)
             give_place(taken_ptr, place)
     while (active > 0) & (tries < TRIES):
         tries += 1
@@ -278,7 +273,7 @@ def _solve(
         )  # fmt: skip
         active = tl.max(tl.where(done, 0, 1), 0)
     low = unscaled(lowest(x, one * beta, one * gamma, KIND, NEAR), top, KIND)
-    return x, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY), written
+    return x, _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY), kept
 
 
 @triton.jit
@@ -293,11 +288,10 @@ def _half(totals, low, high):
 def _halve(
     top, good, all_stay, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
-    room, writing,
+    room, chosen_ptrs,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr, HOLD: tl.constexpr,
-    OUTPUT: tl.constexpr, VALUES: tl.constexpr, WHOLE_VALUES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """As :func:`_solve` above alpha = 2, where Newton has no slope to hold on to: by halving.
 
@@ -317,7 +311,6 @@ def _halve(
     count = _shorten(count, tops_ptr, top - high * gamma, good, all_stay, list_ptr, ROWS, MANY)
     low = tl.zeros([ROWS], tl.float32)
     times = HALVINGS
-    written = 0
     if HOLD > 0:
         lists_ptr, taken_ptr, places, place_size = room
         place = take_place(taken_ptr, places)
@@ -326,21 +319,15 @@ def _halve(
             high, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
             left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
             lists_ptr, CAUSAL, MASK, STEEP, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
-            OUTPUT != NOTHING,
+            False,
         )  # fmt: skip
-        listed = first_of_lists(lengths, lists_ptr, ROWS)
+        listed = first_of_lists(lengths, lists_ptr, ROWS, False)
         for _ in range(tl.where(fits, HALVINGS, 0)):
             totals, _slopes = sums(
                 listed, 0.5 * (low + high), top, beta, gamma, scale, lengths, most, lists_ptr,
-                MASK, STEEP, NEVER, ROWS,
+                MASK, STEEP, NEVER, ROWS, False,
             )  # fmt: skip
             low, high = _half(totals, low, high)
-        if OUTPUT != NOTHING:  # noqa: SIM102
-            if fits & (all_stay == 0) & (beta < 1e30):
-                written = write_output(
-                    high, top, beta, gamma, scale, lengths, most, count, lists_ptr, rows, queries,
-                    writing, MASK, STEEP, NEVER, ROWS, HOLD, OUTPUT, VALUES, CHUNK, WHOLE_VALUES,
-                )  # fmt: skip
         give_place(taken_ptr, place)
         times = tl.where(fits, 0, HALVINGS)
     for _ in range(times):
@@ -352,7 +339,7 @@ def _halve(
         low, high = _half(totals, low, high)
     low = top - high * gamma
     count = _shorten(count, tops_ptr, low, good, all_stay, list_ptr, ROWS, MANY)
-    return high, count, written
+    return high, count, False
 
 
 @triton.jit
@@ -367,20 +354,18 @@ def unscaled(low, top, KIND: tl.constexpr):
 @quick
 @triton.jit(do_not_specialize=["queries", "keys", "tile", "places"])
 def threshold_kernel(
-    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
-    list_ptr, count_ptr, lists_ptr, taken_ptr, out_ptr, mean_ptr, written_ptr,
-    chosen_ptr, chosen_counts_ptr,
-    scale, value, gentle, even, steep, fall, heads, group, queries, keys, size, value_size,
+    q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
+    list_ptr, count_ptr, lists_ptr, taken_ptr, scores_ptr, chosen_ptr, chosen_counts_ptr,
+    scale, value, gentle, even, steep, fall, heads, group, queries, keys, size,
     tile, tall_blocks, row_blocks, key_blocks, places, place_size,
     offset, left, right,
-    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
+    q_item, q_head, q_row, k_item, k_head, k_row,
     seen_item, seen_head, seen_row, seen_column,
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
-    HOLD: tl.constexpr, OUTPUT: tl.constexpr, BY_ROWS: tl.constexpr, VALUES: tl.constexpr,
-    WHOLE_VALUES: tl.constexpr, CHUNK: tl.constexpr,
+    HOLD: tl.constexpr, CHOOSE: tl.constexpr, LISTED: tl.constexpr,
 ):  # fmt: skip
     """One of the GRAINS blocks of queries of a tall block; scratch begins at that named ``tile``.
 
@@ -388,21 +373,17 @@ def threshold_kernel(
     """
     slot = tl.program_id(0)
     tops_ptr += wide(slot) * key_blocks * ROWS
-    tall = tile + slot // GRAINS
-    item_head = tall // tall_blocks
-    # those with many keys come first where it is causal
-    row_block = (tall_blocks - 1 - tall % tall_blocks) * GRAINS + slot % GRAINS
+    row_block, item_head = block_of_slot(slot, tile, tall_blocks, GRAINS)
     if row_block >= row_blocks:  # beyond the last queries of a head, in a tall block
         return
     item, head = item_head // heads, item_head % heads
     line_of_map = wide(item_head) * row_blocks + row_block
     list_ptr += line_of_map * key_blocks
-    q_at, k_at, first_row = item, item, wide(item) * queries
+    q_at, k_at = item, item
     if PACKED:
         row_block, q_at, queries, k_at, _all, keys, offset, _low = sequence(
             lengths_ptr, row_block, PACKED
         )
-        first_row = q_at
     rows = row_block * ROWS + tl.arange(0, ROWS)
     keys, first_key, run_start, run_stop = span_of(lengths_ptr, item, keys, LENGTHS)
     q = load_rows(
@@ -410,7 +391,6 @@ def threshold_kernel(
         rows, q_row, queries, size, WHOLE, SIZE,
     )  # fmt: skip
     k_here = k_ptr + wide(k_at) * k_item + wide(head // group) * k_head
-    v_here = v_ptr + wide(k_at) * v_item + wide(head // group) * v_head
     seen_here = seen_ptr
     if MASK > 0:
         seen_here = seen_ptr + wide(item) * seen_item + wide(head) * seen_head
@@ -419,9 +399,7 @@ def threshold_kernel(
     inner, outer = whole_blocks(
         row_block, offset, queries, run_start, run_stop, left, right, CAUSAL, ROWS, COLUMNS
     )
-    numbers = numbers_of(item_head, q_at, head, heads, queries, PACKED)
-    first_out, out_step = rows_of(numbers, first_row, head, heads, BY_ROWS)
-    row = numbers + rows
+    row = numbers_of(item_head, q_at, head, heads, queries, PACKED) + rows
     top = tl.load(top_ptr + row, mask=rows < queries, other=-float("inf"))
     good = (top > LEAST) & (top < float("inf"))
     largest = tl.where(good, top, 0.0)
@@ -434,53 +412,50 @@ def threshold_kernel(
     # a row that is no row of numbers must show it
     broken = ~good & ~(top <= LEAST) & (rows < queries)
     all_stay = tl.max(tl.where(broken, 1, 0), 0)
+    line_of_keys = line_of_map if CHOOSE == FOR_BACKWARD else wide(slot)
     arguments = (
         q, k_here, k_row, rows, scale, keys, size, queries, offset, left, right,
         seen_here, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
         (lists_ptr, taken_ptr, places, place_size),
         (
-            v_here, v_row, value_size, out_ptr, mean_ptr, first_out, out_step,
-            chosen_ptr + line_of_map * (MOST_CHOSEN * ROWS), chosen_counts_ptr + line_of_map * ROWS,
+            scores_ptr + wide(slot) * (MOST_CHOSEN * ROWS),
+            chosen_ptr + line_of_keys * (MOST_CHOSEN * ROWS),
+            chosen_counts_ptr + line_of_map * ROWS,
         ),
     )  # fmt: skip
     enough = _allowed(beta, gentle, even, steep, fall)
     if TENSOR:
         if beta < NEAR_ONE:
-            x, count, written = _solve(
+            x, count, kept = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
                 CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
-                OUTPUT, VALUES, WHOLE_VALUES, CHUNK,
+                CHOOSE, LISTED,
             )  # fmt: skip
         elif beta > 1.0:
-            x, count, written = _halve(
+            x, count, kept = _halve(
                 largest, good, all_stay, beta, *arguments,
                 CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
-                OUTPUT, VALUES, WHOLE_VALUES, CHUNK,
             )  # fmt: skip
         else:
-            x, count, written = _solve(
+            x, count, kept = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
                 CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
-                OUTPUT, VALUES, WHOLE_VALUES, CHUNK,
+                CHOOSE, LISTED,
             )  # fmt: skip
     elif KIND == STEEP:
-        x, count, written = _halve(
+        x, count, kept = _halve(
             largest, good, all_stay, beta, *arguments,
             CAUSAL, MASK, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
-            OUTPUT, VALUES, WHOLE_VALUES, CHUNK,
         )  # fmt: skip
     else:
-        x, count, written = _solve(
+        x, count, kept = _solve(
             largest, good, all_stay, beta, enough, *arguments,
-            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
-            OUTPUT, VALUES, WHOLE_VALUES, CHUNK,
+            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD, CHOOSE, LISTED,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     tl.store(count_ptr + line_of_map, count)
-    if OUTPUT != NOTHING:
-        tl.store(written_ptr + line_of_map, written)
-    if OUTPUT == TRAINING:  # noqa: SIM102 (the first is known when it is compiled)
-        if written == 0:
+    if CHOOSE != NEVER_KEPT:  # noqa: SIM102 (the first is known when it is compiled)
+        if not kept:
             nothing = tl.full([ROWS], -1, tl.int16)
             tl.store(chosen_counts_ptr + line_of_map * ROWS + tl.arange(0, ROWS), nothing)
     live_ptr += line_of_map * key_blocks

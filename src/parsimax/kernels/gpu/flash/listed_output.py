@@ -1,0 +1,108 @@
+"""The weighted sum of values, and the one that the backward needs, from lists of keys.
+
+As in :mod:`.output`, but values are read one by one; see :mod:`.listed`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from parsimax.kernels.gpu.approx import rounded
+from parsimax.kernels.gpu.quick import quick
+
+from .blocks import block_of_slot, unit, wide
+from .listed import FOR_BACKWARD, MOST_CHOSEN, PART, get, load_each, of_last
+from .output import finish
+from .rows import rows_of_program
+from .weights import line, shares
+
+
+@triton.jit
+def _weighted(
+    place, count, scores_ptr, chosen_ptr, a, b, beta, gamma, v_ptr, v_row, parts, value_size,
+    KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, WHOLE: tl.constexpr,
+    FEW: tl.constexpr,
+):  # fmt: skip
+    """(p, u, value) of the key of every query at one place of its list; 0 beyond its end."""
+    here = place * ROWS + tl.arange(0, FEW)
+    inside = place < count
+    s = get(scores_ptr + here).to(tl.float32, bitcast=True)
+    key = tl.where(inside, get(chosen_ptr + here), 0)
+    p, u = shares(tl.where(inside, tl.fma(s, a, b), 0.0), beta, gamma, KIND, NEAR)
+    return p, u, load_each(v_ptr, key, v_row, inside, parts, value_size, WHOLE)
+
+
+@quick
+@triton.jit(do_not_specialize=["queries", "keys", "tile"])
+def listed_output_kernel(
+    q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr,
+    scores_ptr, chosen_ptr, counts_ptr, out_ptr, mean_ptr,
+    scale, value, heads, group, queries, keys, size, value_size, tile, tall_blocks, row_blocks,
+    offset, left, right,
+    q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
+    seen_item, seen_head, seen_row, seen_column,
+    KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, CHOOSE: tl.constexpr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
+    BY_ROWS: tl.constexpr, GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """PART of the queries of one block, if it has lists, FEW of them at a time.
+
+    Slots are those of the thresholds.
+    """
+    PARTS: tl.constexpr = ROWS // PART
+    TRAIN: tl.constexpr = CHOOSE == FOR_BACKWARD
+    slot, part = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS
+    place, item_head = block_of_slot(slot, tile, tall_blocks, GRAINS)
+    if place >= row_blocks:
+        return
+    counts_ptr += (wide(item_head) * row_blocks + place) * ROWS
+    if tl.load(counts_ptr) < 0:
+        return
+    for few in range(part * (PART // FEW), (part + 1) * (PART // FEW)):
+        where, counts, numbers, reading, _whole = rows_of_program(
+            place, item_head, few, q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr,
+            x_ptr, scale, value, heads, group, queries, keys, size, row_blocks, offset, left, right,
+            q_item, q_head, q_row, k_item, k_head, v_item, v_head, seen_item, seen_head,
+            KIND, NEAR, TENSOR, False, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
+            ROWS, COLUMNS, WHOLE, SIZE, FEW,
+        )  # fmt: skip
+        rows, row, first, step, line_of_map = where
+        beta, _a, _b, _x, _fill = numbers
+        counts_here = counts_ptr + few * FEW + tl.arange(0, FEW)
+        longest = tl.max(tl.load(counts_here).to(tl.int32), 0)
+        # Each thread reads what it needs: an exchange between threads for every key takes longer.
+        row = of_last(row, rows, counts[0])
+        top = get(top_ptr + row).to(tl.float32, bitcast=True)
+        x = get(x_ptr + row).to(tl.float32, bitcast=True)
+        a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
+        line_of_keys = line_of_map if TRAIN else wide(slot)
+        parts = tl.arange(0, VALUES)
+        arguments = (
+            get(counts_here), scores_ptr + wide(slot) * (MOST_CHOSEN * ROWS) + few * FEW,
+            chosen_ptr + line_of_keys * (MOST_CHOSEN * ROWS) + few * FEW,
+            a, b, beta, 1.0 / tl.maximum(beta, 1e-30), reading[2], v_row, parts, value_size,
+        )  # fmt: skip
+        out = tl.zeros([FEW, VALUES], tl.float32)
+        mean = tl.zeros([FEW, VALUES], tl.float32)
+        mass = tl.zeros([FEW], tl.float32)
+        slope = tl.zeros([FEW], tl.float32)
+        for index in range(0, longest, 2):  # two, so that one need not wait for the other
+            p, u, v = _weighted(index, *arguments, KIND, NEAR, ROWS, WHOLE, FEW)
+            next_p, next_u, next_v = _weighted(index + 1, *arguments, KIND, NEAR, ROWS, WHOLE, FEW)
+            out = tl.fma(next_p[:, None], next_v, tl.fma(p[:, None], v, out))
+            mass += p + next_p
+            if TRAIN:
+                mean = tl.fma(next_u[:, None], next_v, tl.fma(u[:, None], v, mean))
+                slope += u + next_u
+        if TRAIN:
+            out, mass, x = finish(out, mean, mass, slope, x, beta, KIND, NEAR)
+            tl.store(x_ptr + row, x, mask=rows < counts[0])
+        inside = (rows < counts[0])[:, None] & (parts < value_size)[None, :]
+        places = (first + rows * step)[:, None] * value_size + parts[None, :]
+        out = out / tl.where(mass > 0.0, mass, 1.0)[:, None]
+        tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
+        if TRAIN:
+            mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
+            tl.store(mean_ptr + places, mean, mask=inside)
