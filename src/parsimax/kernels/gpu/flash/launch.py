@@ -25,7 +25,7 @@ from .backward import key_kernel, query_kernel
 from .blocks import FOLDED
 from .candidates import AT_ONCE, FEW, FEW_OF_POWERS, FROM_BETA
 from .counting import count_kernel
-from .listed import FOR_BACKWARD, FOR_OUTPUT, MOST_CHOSEN, NEVER_KEPT, PART
+from .listed import FOR_BACKWARD, FOR_OUTPUT, NEVER_KEPT, PART
 from .listed_backward import listed_query_kernel
 from .listed_output import listed_output_kernel
 from .lists import compact
@@ -35,6 +35,7 @@ from .problem import (
     Problem,
     by_rows,
     keeps_keys,
+    most_chosen,
     results,
     room_for_chosen,
     room_for_keys,
@@ -127,7 +128,7 @@ def thresholds(
     tall_blocks, grains = pieces(p.row_blocks * rows, first.rows), first.rows // rows
     tall = items * heads * tall_blocks
     chooses = into is not None and keeps_keys(p)
-    numbers = p.key_blocks + (MOST_CHOSEN.value if chooses else 0)  # of a query
+    numbers = p.key_blocks + (most_chosen(p) if chooses else 0)  # of a query
     chunk = max(_TOGETHER, _SCRATCH // (4 * numbers * first.rows))
     together = 2 * multiprocessors(p.q.device)  # that run at the same time; no few shall be left
     chunk = min(tall, max(chunk // together * together, min(chunk, together)))
@@ -160,7 +161,7 @@ def thresholds(
             p.scale, value_of(p), *enough, heads, group, queries, keys, size,
             tile, tall_blocks, p.row_blocks, p.key_blocks, *lists.shape, *band_of(p),
             *strides, **options, GRAINS=grains, MANY=many, HOLD=hold, CHOOSE=choice.kind,
-            LISTED=p.tiles.listed or 0,
+            LISTED=p.tiles.listed or 0, MOST=most_chosen(p),
             maxnreg=registers_for(p, p.tiles.threshold_registers),
         )  # fmt: skip
         if into is not None and chooses:
@@ -212,7 +213,7 @@ def _choice(p: Problem, into: Results | None, blocks: int) -> Choice:
     if into is None:
         return Choice((p.q, p.q, p.q), NEVER_KEPT.value)
     keys, counts = into.chosen
-    scores = p.q.new_empty(blocks, MOST_CHOSEN.value, p.tiles.rows, dtype=torch.float32)
+    scores = p.q.new_empty(blocks, most_chosen(p), p.tiles.rows, dtype=torch.float32)
     if into.mean is into.out:
         return Choice((scores, room_for_keys(p, blocks), counts), FOR_OUTPUT.value)
     return Choice((scores, keys, counts), FOR_BACKWARD.value)
@@ -227,7 +228,8 @@ def _listed_options(p: Problem) -> dict[str, Any]:
     whole = options["SIZE"] == p.q.shape[3] and values == p.v.shape[3]
     few = min(PART.value, max(1, _NUMBERS // max(options["SIZE"], values)))
     return options | {
-        "BY_ROWS": by_rows(p), "WHOLE": whole, "VALUES": values, "FEW": few, "num_warps": 1,
+        "BY_ROWS": by_rows(p), "WHOLE": whole, "VALUES": values, "FEW": few,
+        "MOST": most_chosen(p), "num_warps": 1,
     }  # fmt: skip
 
 

@@ -13,7 +13,6 @@ import triton.language as tl
 
 from parsimax.kernels.gpu.approx import INTERPRETED
 
-from . import problem
 from .blocks import FOLDED
 from .candidates import load_pairs
 
@@ -22,7 +21,6 @@ NEVER_KEPT = tl.constexpr(0)
 FOR_OUTPUT = tl.constexpr(1)
 FOR_BACKWARD = tl.constexpr(2)
 
-MOST_CHOSEN = tl.constexpr(problem.MOST_CHOSEN)
 PART = tl.constexpr(16)  # queries of a program that reads keys or values one by one
 _MOVED = tl.constexpr(2)  # scores of a list that are moved together
 _USUAL = tl.constexpr(50)  # scores of the query that has the most of its block
@@ -85,13 +83,13 @@ def load_each(pointer, key, step, wanted, parts, size, WHOLE: tl.constexpr):
 
 
 @triton.jit
-def few_enough(lengths, blocks, LISTED: tl.constexpr):
+def few_enough(lengths, blocks, LISTED: tl.constexpr, MOST: tl.constexpr):
     """Whether lists are likely to take less time than so many blocks of keys.
 
     As long as LISTED blocks takes a list of usual length; to make one takes its time, too.
     """
     longest = tl.max(tl.sum(lengths, 1), 0)
-    short = (longest <= MOST_CHOSEN) & (longest * LISTED <= blocks * _USUAL)
+    short = (longest <= MOST) & (longest * LISTED <= blocks * _USUAL)
     return short & (blocks >= LISTED)
 
 

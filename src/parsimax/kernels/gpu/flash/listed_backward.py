@@ -14,7 +14,7 @@ from parsimax.kernels.gpu.newton import POWER
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import block_of_head, load_rows, wide
-from .listed import MOST_CHOSEN, PART, get, load_each, of_last
+from .listed import PART, get, load_each, of_last
 from .powers import power_and_change
 from .rows import rows_of_program
 from .weights import exponent_of_u, shares
@@ -33,7 +33,8 @@ def listed_query_kernel(
     WANT: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, FEW: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
+    FEW: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """PART of the queries of one block, if it has lists, FEW of them at a time."""
     PARTS: tl.constexpr = ROWS // PART
@@ -75,7 +76,7 @@ def listed_query_kernel(
         changes = tl.zeros([FEW], tl.float32)
         change_sum, score_sum, slope = changes, changes, changes
         for index in range(longest):
-            here = line_of_map * (MOST_CHOSEN * ROWS) + index * ROWS + within
+            here = line_of_map * (MOST * ROWS) + index * ROWS + within
             inside = index < count
             key = tl.where(inside, get(chosen_ptr + here), 0)
             k = load_each(k_here, key, k_row, inside, parts, size, WHOLE)

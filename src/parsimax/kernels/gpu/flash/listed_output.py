@@ -12,7 +12,7 @@ from parsimax.kernels.gpu.approx import rounded
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import block_of_slot, unit, wide
-from .listed import FOR_BACKWARD, MOST_CHOSEN, PART, get, load_each, of_last
+from .listed import FOR_BACKWARD, PART, get, load_each, of_last
 from .output import finish
 from .rows import rows_of_program
 from .weights import line, shares
@@ -45,7 +45,8 @@ def listed_output_kernel(
     KIND: tl.constexpr, NEAR: tl.constexpr, TENSOR: tl.constexpr, CHOOSE: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr, GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, FEW: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
+    FEW: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """PART of the queries of one block, if it has lists, FEW of them at a time.
 
@@ -80,8 +81,8 @@ def listed_output_kernel(
         line_of_keys = line_of_map if TRAIN else wide(slot)
         parts = tl.arange(0, VALUES)
         arguments = (
-            get(counts_here), scores_ptr + wide(slot) * (MOST_CHOSEN * ROWS) + few * FEW,
-            chosen_ptr + line_of_keys * (MOST_CHOSEN * ROWS) + few * FEW,
+            get(counts_here), scores_ptr + wide(slot) * (MOST * ROWS) + few * FEW,
+            chosen_ptr + line_of_keys * (MOST * ROWS) + few * FEW,
             a, b, beta, 1.0 / tl.maximum(beta, 1e-30), reading[2], v_row, parts, value_size,
         )  # fmt: skip
         out = tl.zeros([FEW, VALUES], tl.float32)

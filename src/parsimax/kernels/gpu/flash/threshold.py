@@ -40,7 +40,7 @@ from .blocks import (
     wide,
 )
 from .candidates import first_of_lists, gather, give_place, sums, take_place, worth_it
-from .listed import FOR_BACKWARD, MOST_CHOSEN, NEVER_KEPT, few_enough, keep
+from .listed import FOR_BACKWARD, NEVER_KEPT, few_enough, keep
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, STEEP, line, shares
@@ -208,6 +208,43 @@ def _step(
 
 
 @triton.jit
+def _solve_lists(
+    x, done, top, good, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
+    left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count, lists_ptr,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, HOLD: tl.constexpr,
+    KEYS: tl.constexpr,
+):  # fmt: skip
+    """(x, which rows have arrived, their surplus, steps taken) and what :func:`gather` gives.
+
+    If lists are too short, there are no steps.
+    """
+    one = tl.zeros([ROWS], tl.float32) + 1.0
+    gamma = 1.0 / tl.maximum(beta, 1e-30)
+    lengths, most, fits = gather(
+        x, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
+        left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
+        lists_ptr, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD, KEYS,
+    )  # fmt: skip
+    listed = first_of_lists(lengths, lists_ptr, ROWS, KEYS)
+    before = 0.0 * one
+    tries = 0
+    active = 1
+    while (active > 0) & (tries < TRIES) & fits:
+        tries += 1
+        totals, slopes = sums(
+            listed, x, top, beta, gamma, scale, lengths, most, lists_ptr, MASK, KIND, NEAR, ROWS,
+            KEYS,
+        )  # fmt: skip
+        x, done, before = _step(
+            totals, slopes, x, done, before, beta, gamma, one, enough, KIND, NEAR
+        )  # fmt: skip
+        active = tl.max(tl.where(done, 0, 1), 0)
+    return x, done, before, tries, lengths, most, fits
+
+
+@triton.jit
 def _solve(
     top, good, all_stay, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
     left, right, seen_ptr, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
@@ -215,7 +252,8 @@ def _solve(
     CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr, NEAR: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
-    MANY: tl.constexpr, HOLD: tl.constexpr, CHOOSE: tl.constexpr, LISTED: tl.constexpr,
+    MANY: tl.constexpr, HOLD: tl.constexpr,
+    CHOOSE: tl.constexpr, LISTED: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """x of every row, how many blocks are listed (those that hold support), if keys are kept."""
     one = tl.zeros([ROWS], tl.float32) + 1.0
@@ -239,27 +277,27 @@ def _solve(
             lists_ptr, taken_ptr, places, place_size = room
             place = take_place(taken_ptr, places)
             lists_ptr += wide(place) * place_size
-            lengths, most, fits = gather(
-                x, good, top, beta, q, k_ptr, k_row, rows, scale, keys, size, queries, offset,
-                left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
-                lists_ptr, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
-                CHOOSE != NEVER_KEPT,
+            arguments = (
+                x, done, top, good, beta, enough, q, k_ptr, k_row, rows, scale, keys, size, queries,
+                offset, left, right, seen_ptr, seen_row, seen_column, inner, outer, list_ptr, count,
+                lists_ptr,
             )  # fmt: skip
-            listed = first_of_lists(lengths, lists_ptr, ROWS, CHOOSE != NEVER_KEPT)
-            while (active > 0) & (tries < TRIES) & fits:
-                tries += 1
-                totals, slopes = sums(
-                    listed, x, top, beta, gamma, scale, lengths, most, lists_ptr, MASK, KIND, NEAR,
-                    ROWS, CHOOSE != NEVER_KEPT,
+            # keys are kept only where they may be needed: pairs take longer to read again and again
+            with_keys = (count >= LISTED) if CHOOSE != NEVER_KEPT else False
+            if with_keys:
+                x, done, before, tries, lengths, most, fits = _solve_lists(
+                    *arguments, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
+                    True,
                 )  # fmt: skip
-                x, done, before = _step(
-                    totals, slopes, x, done, before, beta, gamma, one, enough, KIND, NEAR
-                )  # fmt: skip
-                active = tl.max(tl.where(done, 0, 1), 0)
-            if CHOOSE != NEVER_KEPT:
-                kept = fits & (all_stay == 0) & few_enough(lengths, count, LISTED)
+                kept = fits & (all_stay == 0) & few_enough(lengths, count, LISTED, MOST)
                 if kept:
                     keep(lengths, most, lists_ptr, *chosen_ptrs, ROWS)
+            else:
+                x, done, before, tries, _lengths, _most, _fits = _solve_lists(
+                    *arguments, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
+                    False,
+                )  # fmt: skip
+            active = tl.max(tl.where(done, 0, 1), 0)
             give_place(taken_ptr, place)
     while (active > 0) & (tries < TRIES):
         tries += 1
@@ -365,7 +403,7 @@ def threshold_kernel(
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
-    HOLD: tl.constexpr, CHOOSE: tl.constexpr, LISTED: tl.constexpr,
+    HOLD: tl.constexpr, CHOOSE: tl.constexpr, LISTED: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """One of the GRAINS blocks of queries of a tall block; scratch begins at that named ``tile``.
 
@@ -418,8 +456,8 @@ def threshold_kernel(
         seen_here, seen_row, seen_column, inner, outer, tops_ptr, list_ptr, begin, end,
         (lists_ptr, taken_ptr, places, place_size),
         (
-            scores_ptr + wide(slot) * (MOST_CHOSEN * ROWS),
-            chosen_ptr + line_of_keys * (MOST_CHOSEN * ROWS),
+            scores_ptr + wide(slot) * (MOST * ROWS),
+            chosen_ptr + line_of_keys * (MOST * ROWS),
             chosen_counts_ptr + line_of_map * ROWS,
         ),
     )  # fmt: skip
@@ -429,7 +467,7 @@ def threshold_kernel(
             x, count, kept = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
                 CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
-                CHOOSE, LISTED,
+                CHOOSE, LISTED, MOST,
             )  # fmt: skip
         elif beta > 1.0:
             x, count, kept = _halve(
@@ -440,7 +478,7 @@ def threshold_kernel(
             x, count, kept = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
                 CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
-                CHOOSE, LISTED,
+                CHOOSE, LISTED, MOST,
             )  # fmt: skip
     elif KIND == STEEP:
         x, count, kept = _halve(
@@ -450,7 +488,8 @@ def threshold_kernel(
     else:
         x, count, kept = _solve(
             largest, good, all_stay, beta, enough, *arguments,
-            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD, CHOOSE, LISTED,
+            CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
+            CHOOSE, LISTED, MOST,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     tl.store(count_ptr + line_of_map, count)
