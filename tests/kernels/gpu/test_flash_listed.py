@@ -60,9 +60,9 @@ def results(q, k, v, tiles, alpha, **options):
     return [alone, out, *(x for x in found if x is not None)]
 
 
-def check(q, k, v, alpha=1.5, **options):
-    made = results(q, k, v, ONE_BY_ONE, alpha, **options)
-    expected = results(q, k, v, BLOCKS._replace(hold=0, listed=None), alpha, **options)
+def check(q, k, v, alpha=1.5, *, tiles=BLOCKS, **options):
+    made = results(q, k, v, tiles._replace(listed=1), alpha, **options)
+    expected = results(q, k, v, tiles._replace(hold=0, listed=None), alpha, **options)
     for mine, theirs in zip(made, expected, strict=True):
         assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
 
@@ -77,19 +77,48 @@ def test_values_one_by_one_give_what_blocks_give(alpha, maps):
 
 @pytest.mark.skipif(ON_GPU, reason="blocks have several parts there as they are")
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.6])])
-def test_blocks_of_several_parts(alpha, maps, monkeypatch):
+def test_blocks_of_several_parts(alpha, maps):
     tall = problems.Tiles(32, 16, 4, 1, problems.First(64, 32, 4, 1), None)
-    monkeypatch.setitem(globals(), "BLOCKS", tall)
-    monkeypatch.setitem(globals(), "ONE_BY_ONE", tall._replace(listed=1))
-    check(*inputs(45), alpha)
+    check(*inputs(45), alpha, tiles=tall)
     assert maps[0].any()
+
+
+def test_one_query_at_a_time(maps):
+    """As with heads of more than 128."""
+    check(*inputs(5, size=160, ev=160, strength=0.3))
+    assert maps[0].any()
+
+
+def test_no_more_keys_than_there_is_room_for(maps, monkeypatch):
+    monkeypatch.setattr(launch, "most_chosen", lambda p: 8)
+    monkeypatch.setattr(problems, "most_chosen", lambda p: 8)
+    check(*inputs())
+    assert not maps[0].any()
+
+
+def test_lists_that_take_longer_than_blocks(maps):
+    data = inputs(strength=0.3)
+    results(*data, ONE_BY_ONE, 1.5)
+    results(*data, ONE_BY_ONE._replace(listed=LONG // SIDE), 1.5)
+    assert [each.any().item() for each in maps] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.6])])
+def test_the_last_step_is_taken_with_the_output(alpha, maps, monkeypatch):
+    """Where thresholds are left as they are after few steps."""
+    expected = results(*inputs(), BLOCKS._replace(listed=None), alpha)
+    loose = launch.Enough(5e-2, 5e-2, 5e-2)
+    monkeypatch.setattr(launch, "_enough", lambda p, train: loose if train else launch._EXACTLY)
+    made = results(*inputs(), ONE_BY_ONE, alpha)
+    assert maps[-1].any()
+    assert (made[1] - expected[1]).norm() <= 1e-5 * expected[1].norm()
 
 
 def test_scratch_for_a_few_blocks_at_a_time(maps, monkeypatch):
     monkeypatch.setattr(launch, "_TOGETHER", 1)
     monkeypatch.setattr(launch, "_SCRATCH", 1)
-    check(*inputs(5 * SIDE, heads=2, shared=2))
-    assert maps[0].sum() > 4
+    check(*inputs(5 * SIDE))
+    assert maps[0].sum() > 3
 
 
 @pytest.mark.parametrize("alpha", [2.5, torch.tensor([2.5])])
@@ -132,14 +161,25 @@ def test_causal_lengths_and_items(maps):
     assert maps[0][0].any()
 
 
-@pytest.mark.parametrize("kind", ["bool", "added"])
+@pytest.mark.parametrize("kind", ["bool", "keys", "added"])
 def test_masks(kind, maps):
     q, k, v = inputs()
     generator = torch.Generator().manual_seed(0)
     seen = torch.randn(1, 1, SIDE, LONG, generator=generator).to(DEVICE)
-    check(q, k, v, seen=seen > -0.5 if kind == "bool" else seen)
-    assert bool(maps) == (kind == "bool")
+    if kind == "bool":
+        seen = seen > -0.5
+        seen[0, 0, 5] = False  # a query that sees nothing, beside others
+    if kind == "keys":
+        seen = (seen[:, :, :1] > -0.5).expand(-1, -1, SIDE, -1)
+    check(q, k, v, seen=seen)
+    assert bool(maps) == (kind != "added")
     assert all(each.any() for each in maps)
+
+
+def test_a_window(maps):
+    q, k, v = inputs(SIDE + 3)
+    check(q, k, v, band=(LONG - 2 * SIDE, 2), offset=LONG - SIDE)
+    assert maps[0].any()
 
 
 def test_positions_before_heads(maps):
@@ -149,14 +189,15 @@ def test_positions_before_heads(maps):
     assert maps[0].any()
 
 
-def test_packed_sequences(maps):
+@pytest.mark.parametrize("bottom_right", [False, True])
+def test_packed_sequences(bottom_right, maps):
     q, k, v = inputs(SIDE + 5, LONG + 9)
     starts = (
         torch.tensor([0, 5, SIDE + 5], device=DEVICE),
         torch.tensor([0, 9, LONG + 9]).to(DEVICE),
     )
-    packed = problems.Packed(starts[0], starts[1], SIDE, LONG, False)
-    check(q, k, v, packed=packed)
+    packed = problems.Packed(starts[0], starts[1], SIDE, LONG, bottom_right)
+    check(q, k, v, packed=packed, band=CAUSAL if bottom_right else None)
     assert maps[0].any()
 
 
@@ -168,13 +209,42 @@ def test_a_row_that_is_no_row_of_numbers_is_left_to_blocks(maps):
     assert not maps[0].any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype, maps):
+@pytest.mark.parametrize(
+    ("dtype", "alpha"),
+    [(torch.float16, 1.5), (torch.bfloat16, 1.5), (torch.bfloat16, torch.tensor([1.6]))],
+)
+def test_half_precision(dtype, alpha, maps):
     q, k, v = (x.to(dtype) for x in inputs())
-    made = results(q, k, v, ONE_BY_ONE, 1.5)
+    alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
+    made = results(q, k, v, ONE_BY_ONE, alpha)
     wide = [x.float() for x in (q, k, v)]
-    expected = results(*wide, BLOCKS, 1.5)
+    expected = results(*wide, BLOCKS._replace(listed=None), alpha)
     for mine, theirs in zip(made, expected, strict=True):
         bound = 2e-3 if dtype == torch.float16 else 1e-2
         assert (mine.float() - theirs).norm() <= bound * theirs.norm()
+    assert maps[0].any()
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.1, 2.5])
+def test_no_room_where_there_are_no_lists(alpha):
+    q, k, v = inputs()
+    problem = problems.Problem(q, k, v, None, alpha, 0.5, tiles=ONE_BY_ONE)
+    assert all(x.numel() == 0 for x in problems.room_for_chosen(problem, train=True))
+
+
+def test_keys_of_packed_sequences_are_counted_within_them():
+    long = torch.empty(1, 1, 70_000, 16)
+    starts = torch.tensor([0, 1000, 70_000])
+    packed = problems.Packed(starts, starts, 69_000, 1000, False)
+    keys = [
+        problems.room_for_keys(problems.Problem(long, long, long, None, 1.5, 0.5, packed=each), 1)
+        for each in (packed, packed._replace(most_keys=69_000), None)
+    ]
+    assert [x.dtype for x in keys] == [torch.int16, torch.int32, torch.int32]
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("keys", [1 << 16, 66_000])
+def test_keys_of_more_than_fifteen_bits(keys, maps):
+    check(*inputs(SIDE, keys, size=64, ev=64, strength=0.3))
     assert maps[0].any()

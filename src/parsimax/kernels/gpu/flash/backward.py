@@ -107,12 +107,12 @@ def query_kernel(
     WANT: tl.constexpr, WANT_SCORES: tl.constexpr, ROUGH: tl.constexpr,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
-    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, LISTED: tl.constexpr,
+    WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr, LISTED_PARTS: tl.constexpr,
 ):  # fmt: skip
     """Also two numbers a query for other kernels: b of :func:`line`, and <dO, w>.
 
-    If LISTED, blocks that have lists of keys are left to :mod:`.listed_backward`; they have so many
-    parts there.
+    If there are LISTED_PARTS, so many of each block that has lists of keys are left to
+    :mod:`.listed_backward`.
     """
     all_keys = keys
     block, item_head = block_of_head(row_blocks)
@@ -132,7 +132,7 @@ def query_kernel(
     list_here, count = list_ptr + line_of_map * key_blocks, tl.load(count_ptr + line_of_map)
     ours = rows < queries
     left_to_us = True
-    if LISTED > 0:
+    if LISTED_PARTS > 0:
         left_to_us = tl.load(chosen_counts_ptr + line_of_map * ROWS) < 0
         count = tl.where(left_to_us, count, 0)
         ours = rows < tl.where(left_to_us, queries, 0)
@@ -177,7 +177,7 @@ def query_kernel(
         rounded(gq, gq_ptr.dtype.element_ty), mask=inside,
     )  # fmt: skip
     if WANT:
-        here = line_of_map * (LISTED if LISTED > 0 else 1)
+        here = line_of_map * (LISTED_PARTS if LISTED_PARTS > 0 else 1)
         tl.store(change_ptr + here, tl.sum(changes + fill, 0), mask=left_to_us)
 
 

@@ -14,10 +14,11 @@ import triton.language as tl
 from parsimax.kernels.gpu.approx import INTERPRETED
 from parsimax.kernels.gpu.newton import POWER
 
+from . import problem
 from .blocks import FOLDED, OF_KEYS, block_scores, unit, wide
 from .weights import line, shares
 
-FROM_BETA = tl.constexpr(0.28)  # below, almost all scores of a row lie above a threshold
+FROM_BETA = tl.constexpr(problem.FROM_BETA)
 FEW = tl.constexpr(24)  # blocks that are read again in less time than lists take
 FEW_OF_POWERS = tl.constexpr(4)  # which take longer than squares
 _LOOK = tl.constexpr(16)  # blocks after which it is clear whether lists will be too short

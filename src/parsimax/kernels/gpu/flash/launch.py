@@ -128,9 +128,13 @@ def thresholds(
     tall_blocks, grains = pieces(p.row_blocks * rows, first.rows), first.rows // rows
     tall = items * heads * tall_blocks
     chooses = into is not None and keeps_keys(p)
-    numbers = p.key_blocks + (most_chosen(p) if chooses else 0)  # of a query
+    numbers = p.key_blocks  # of a query
+    if into is not None and chooses:  # scores, and keys if these are not kept
+        numbers += most_chosen(p) * (2 if into.mean is into.out else 1)
     chunk = max(_TOGETHER, _SCRATCH // (4 * numbers * first.rows))
-    together = 2 * multiprocessors(p.q.device)  # that run at the same time; no few shall be left
+    together = 2 * multiprocessors(
+        p.q.device
+    )  # that run at the same time; the last shall be as many
     chunk = min(tall, max(chunk // together * together, min(chunk, together)))
     tops = p.q.new_empty(chunk, grains, p.key_blocks, rows, dtype=torch.float32)
     places = torch.empty_like(live, dtype=torch.int16)
@@ -161,7 +165,7 @@ def thresholds(
             p.scale, value_of(p), *enough, heads, group, queries, keys, size,
             tile, tall_blocks, p.row_blocks, p.key_blocks, *lists.shape, *band_of(p),
             *strides, **options, GRAINS=grains, MANY=many, HOLD=hold, CHOOSE=choice.kind,
-            LISTED=p.tiles.listed or 0, MOST=most_chosen(p),
+            FROM_BLOCKS=p.tiles.listed or 0, MOST=most_chosen(p),
             maxnreg=registers_for(p, p.tiles.threshold_registers),
         )  # fmt: skip
         if into is not None and chooses:
@@ -226,9 +230,9 @@ def _listed_options(p: Problem) -> dict[str, Any]:
     if options["KIND"] == ANY.value:  # no list is made for those that other powers are for
         options["KIND"] = POWER.value
     whole = options["SIZE"] == p.q.shape[3] and values == p.v.shape[3]
-    few = min(PART.value, max(1, _NUMBERS // max(options["SIZE"], values)))
+    bunch = min(PART.value, max(1, _NUMBERS // max(options["SIZE"], values)))
     return options | {
-        "BY_ROWS": by_rows(p), "WHOLE": whole, "VALUES": values, "FEW": few,
+        "BY_ROWS": by_rows(p), "WHOLE": whole, "VALUES": values, "BUNCH": bunch,
         "MOST": most_chosen(p), "num_warps": 1,
     }  # fmt: skip
 
@@ -291,7 +295,7 @@ def backward(
     gv = results(p, p.v, value_size)
     table, of_keys = (spans(p),) * 2 if p.packed is None else tables(p)
     lines = saved.top.new_empty(*saved.top.shape, 2)  # see query_kernel
-    parts = p.tiles.rows // PART.value if keeps_keys(p) else 0
+    parts = p.tiles.rows // PART.value if keeps_keys(p) and not want_scores else 0
     changes = saved.top
     if want_alpha:
         changes = saved.top.new_zeros(items, heads, p.row_blocks, max(parts, 1))
@@ -306,7 +310,7 @@ def backward(
     programs = p.row_blocks * items * heads
     query_kernel[(programs,)](
         *given, *saved.row_lists, saved.chosen.counts, g, saved.mean, gq, lines, changes, gs,
-        *numbers, *places, **options, WANT=want_alpha, WANT_SCORES=want_scores, LISTED=parts,
+        *numbers, *places, **options, WANT=want_alpha, WANT_SCORES=want_scores, LISTED_PARTS=parts,
         maxnreg=registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
     if parts > 0:

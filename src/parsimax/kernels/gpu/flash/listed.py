@@ -27,26 +27,28 @@ _USUAL = tl.constexpr(50)  # scores of the query that has the most of its block
 
 
 @triton.jit
-def _put(pointer, x, inside):
+def _put(start_ptr, place, x, inside):
     """A store by the threads that have x; Triton's would first lay numbers side by side."""
-    SHORT: tl.constexpr = pointer.dtype.element_ty == tl.int16
+    SHORT: tl.constexpr = start_ptr.dtype.element_ty == tl.int16
     if INTERPRETED:
-        tl.store(pointer, x.to(tl.int16) if SHORT else x, mask=inside)
+        tl.store(start_ptr + place, x.to(tl.int16) if SHORT else x, mask=inside)
     elif SHORT:
         tl.inline_asm_elementwise(
-            "{ .reg .pred in; .reg .b16 half; setp.ne.s32 in, $3, 0; cvt.u16.u32 half, $2;"
-            " @in st.global.b16 [$1], half; mov.b32 $0, 0; }",
-            "=r,l,r,r",
-            [pointer.to(tl.int64), x, inside.to(tl.int32)],
+            "{ .reg .pred in; .reg .b16 half; .reg .b64 here; setp.ne.s32 in, $4, 0;"
+            " cvt.u16.u32 half, $3; mad.wide.s32 here, $2, 2, $1; @in st.global.b16 [here], half;"
+            " mov.b32 $0, 0; }",
+            "=r,l,r,r,r",
+            [start_ptr.to(tl.int64), place, x, inside.to(tl.int32)],
             dtype=tl.int32,
             is_pure=False,
             pack=1,
         )
     else:
         tl.inline_asm_elementwise(
-            "{ .reg .pred in; setp.ne.s32 in, $3, 0; @in st.global.b32 [$1], $2; mov.b32 $0, 0; }",
-            "=r,l,r,r",
-            [pointer.to(tl.int64), x.to(tl.int32, bitcast=True), inside.to(tl.int32)],
+            "{ .reg .pred in; .reg .b64 here; setp.ne.s32 in, $4, 0;"
+            " mad.wide.s32 here, $2, 4, $1; @in st.global.b32 [here], $3; mov.b32 $0, 0; }",
+            "=r,l,r,r,r",
+            [start_ptr.to(tl.int64), place, x.to(tl.int32, bitcast=True), inside.to(tl.int32)],
             dtype=tl.int32,
             is_pure=False,
             pack=1,
@@ -55,7 +57,10 @@ def _put(pointer, x, inside):
 
 @triton.jit
 def get(pointer):
-    """A load by the threads that need it, each for itself; of 32 bits, or of 16 without a sign."""
+    """A load by the threads that need it, each for itself; of 32 bits, or of 16 without a sign.
+
+    Nothing orders it beside stores: a kernel may write there only what depends on what it has read.
+    """
     SHORT: tl.constexpr = pointer.dtype.element_ty == tl.int16
     if INTERPRETED:
         x = tl.load(pointer)
@@ -83,14 +88,13 @@ def load_each(pointer, key, step, wanted, parts, size, WHOLE: tl.constexpr):
 
 
 @triton.jit
-def few_enough(lengths, blocks, LISTED: tl.constexpr, MOST: tl.constexpr):
-    """Whether lists are likely to take less time than so many blocks of keys.
+def few_enough(lengths, blocks, FROM_BLOCKS: tl.constexpr, MOST: tl.constexpr):
+    """Whether there is room for lists, and they take less time than so many blocks, as a rule.
 
-    As long as LISTED blocks takes a list of usual length; to make one takes its time, too.
+    A list of usual length takes about as long as FROM_BLOCKS of these.
     """
     longest = tl.max(tl.sum(lengths, 1), 0)
-    short = (longest <= MOST) & (longest * LISTED <= blocks * _USUAL)
-    return short & (blocks >= LISTED)
+    return (longest <= MOST) & (longest * FROM_BLOCKS <= blocks * _USUAL)
 
 
 @triton.jit
@@ -104,8 +108,8 @@ def keep(lengths, most, lists_ptr, scores_ptr, chosen_ptr, counts_ptr, ROWS: tl.
         places = (first + tl.arange(0, _MOVED))[:, None]
         there = (starts + places) * ROWS + of_list // FOLDED
         scores, keys = load_pairs(lists_ptr, places * STEP + of_list)
-        _put(scores_ptr + there, scores, places < ends)
-        _put(chosen_ptr + there, keys, places < ends)
+        _put(scores_ptr, there, scores, places < ends)
+        _put(chosen_ptr, there, keys, places < ends)
     tl.store(counts_ptr + tl.arange(0, ROWS), tl.sum(lengths, 1).to(tl.int16))
 
 

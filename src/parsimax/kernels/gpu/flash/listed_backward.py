@@ -34,9 +34,9 @@ def listed_query_kernel(
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-    FEW: tl.constexpr, MOST: tl.constexpr,
+    BUNCH: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """PART of the queries of one block, if it has lists, FEW of them at a time."""
+    """PART of the queries of one block, if it has lists, a BUNCH of them at a time."""
     PARTS: tl.constexpr = ROWS // PART
     part = tl.program_id(0) % PARTS
     block, item_head = block_of_head(row_blocks, PARTS)
@@ -48,18 +48,18 @@ def listed_query_kernel(
     QUICK: tl.constexpr = WANT and ROUGH and KIND == POWER
     parts = tl.arange(0, SIZE)
     change_of_part = 0.0
-    for few in range(part * (PART // FEW), (part + 1) * (PART // FEW)):
+    for bunch in range(part * (PART // BUNCH), (part + 1) * (PART // BUNCH)):
         where, counts, numbers, reading, _whole = rows_of_program(
-            place, item_head, few, q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr,
+            place, item_head, bunch, q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr,
             x_ptr, scale, value, heads, group, queries, keys, size, row_blocks, offset, left, right,
             q_item, q_head, q_row, k_item, k_head, v_item, v_head, seen_item, seen_head,
             KIND, NEAR, TENSOR, ROUGH, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
-            ROWS, COLUMNS, WHOLE, SIZE, FEW,
+            ROWS, COLUMNS, WHOLE, SIZE, BUNCH,
         )  # fmt: skip
         rows, row, first, step, _line_of_map = where
         beta, a, _b, _x, _fill = numbers
         q, k_here, v_here, _seen = reading
-        within = few * FEW + tl.arange(0, FEW)
+        within = bunch * BUNCH + tl.arange(0, BUNCH)
         longest = tl.max(tl.load(counts_ptr + within).to(tl.int32), 0)
         count = get(counts_ptr + within)
         row = of_last(row, rows, counts[0])
@@ -72,8 +72,8 @@ def listed_query_kernel(
         q, g = q.to(tl.float32), g.to(tl.float32)
         inverse_square = 1.0 / tl.maximum(beta * beta, 1e-30)
         gamma = 1.0 / tl.maximum(beta, 1e-30)
-        gq = tl.zeros([FEW, SIZE], tl.float32)
-        changes = tl.zeros([FEW], tl.float32)
+        gq = tl.zeros([BUNCH, SIZE], tl.float32)
+        changes = tl.zeros([BUNCH], tl.float32)
         change_sum, score_sum, slope = changes, changes, changes
         for index in range(longest):
             here = line_of_map * (MOST * ROWS) + index * ROWS + within

@@ -22,10 +22,10 @@ from .weights import line, shares
 def _weighted(
     place, count, scores_ptr, chosen_ptr, a, b, beta, gamma, v_ptr, v_row, parts, value_size,
     KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, WHOLE: tl.constexpr,
-    FEW: tl.constexpr,
+    BUNCH: tl.constexpr,
 ):  # fmt: skip
     """(p, u, value) of the key of every query at one place of its list; 0 beyond its end."""
-    here = place * ROWS + tl.arange(0, FEW)
+    here = place * ROWS + tl.arange(0, BUNCH)
     inside = place < count
     s = get(scores_ptr + here).to(tl.float32, bitcast=True)
     key = tl.where(inside, get(chosen_ptr + here), 0)
@@ -46,9 +46,9 @@ def listed_output_kernel(
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr, GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-    FEW: tl.constexpr, MOST: tl.constexpr,
+    BUNCH: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """PART of the queries of one block, if it has lists, FEW of them at a time.
+    """PART of the queries of one block, if it has lists, a BUNCH of them at a time.
 
     Slots are those of the thresholds.
     """
@@ -61,17 +61,17 @@ def listed_output_kernel(
     counts_ptr += (wide(item_head) * row_blocks + place) * ROWS
     if tl.load(counts_ptr) < 0:
         return
-    for few in range(part * (PART // FEW), (part + 1) * (PART // FEW)):
+    for bunch in range(part * (PART // BUNCH), (part + 1) * (PART // BUNCH)):
         where, counts, numbers, reading, _whole = rows_of_program(
-            place, item_head, few, q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr,
+            place, item_head, bunch, q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr,
             x_ptr, scale, value, heads, group, queries, keys, size, row_blocks, offset, left, right,
             q_item, q_head, q_row, k_item, k_head, v_item, v_head, seen_item, seen_head,
             KIND, NEAR, TENSOR, False, CAUSAL, MASK, LENGTHS, PACKED, BY_ROWS,
-            ROWS, COLUMNS, WHOLE, SIZE, FEW,
+            ROWS, COLUMNS, WHOLE, SIZE, BUNCH,
         )  # fmt: skip
         rows, row, first, step, line_of_map = where
         beta, _a, _b, _x, _fill = numbers
-        counts_here = counts_ptr + few * FEW + tl.arange(0, FEW)
+        counts_here = counts_ptr + bunch * BUNCH + tl.arange(0, BUNCH)
         longest = tl.max(tl.load(counts_here).to(tl.int32), 0)
         # Each thread reads what it needs: an exchange between threads for every key takes longer.
         row = of_last(row, rows, counts[0])
@@ -81,17 +81,19 @@ def listed_output_kernel(
         line_of_keys = line_of_map if TRAIN else wide(slot)
         parts = tl.arange(0, VALUES)
         arguments = (
-            get(counts_here), scores_ptr + wide(slot) * (MOST * ROWS) + few * FEW,
-            chosen_ptr + line_of_keys * (MOST * ROWS) + few * FEW,
+            get(counts_here), scores_ptr + wide(slot) * (MOST * ROWS) + bunch * BUNCH,
+            chosen_ptr + line_of_keys * (MOST * ROWS) + bunch * BUNCH,
             a, b, beta, 1.0 / tl.maximum(beta, 1e-30), reading[2], v_row, parts, value_size,
         )  # fmt: skip
-        out = tl.zeros([FEW, VALUES], tl.float32)
-        mean = tl.zeros([FEW, VALUES], tl.float32)
-        mass = tl.zeros([FEW], tl.float32)
-        slope = tl.zeros([FEW], tl.float32)
+        out = tl.zeros([BUNCH, VALUES], tl.float32)
+        mean = tl.zeros([BUNCH, VALUES], tl.float32)
+        mass = tl.zeros([BUNCH], tl.float32)
+        slope = tl.zeros([BUNCH], tl.float32)
         for index in range(0, longest, 2):  # two, so that one need not wait for the other
-            p, u, v = _weighted(index, *arguments, KIND, NEAR, ROWS, WHOLE, FEW)
-            next_p, next_u, next_v = _weighted(index + 1, *arguments, KIND, NEAR, ROWS, WHOLE, FEW)
+            p, u, v = _weighted(index, *arguments, KIND, NEAR, ROWS, WHOLE, BUNCH)
+            next_p, next_u, next_v = _weighted(
+                index + 1, *arguments, KIND, NEAR, ROWS, WHOLE, BUNCH
+            )
             out = tl.fma(next_p[:, None], next_v, tl.fma(p[:, None], v, out))
             mass += p + next_p
             if TRAIN:

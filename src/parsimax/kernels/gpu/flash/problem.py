@@ -11,6 +11,7 @@ from torch import Tensor
 from parsimax.kernels.gpu.sizes import pieces
 
 UNLIMITED = 1 << 30
+FROM_BETA = 0.28  # below alpha - 1, almost all scores of a row lie above a first threshold
 
 
 class First(NamedTuple):
@@ -54,8 +55,8 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
             listed=32,
         )
     if width <= 512:
-        return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None, None)
-    return Tiles(32, 16, 4, 1, First(32, 16, 4, 1, None), None, None)
+        return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None, None, listed=None)
+    return Tiles(32, 16, 4, 1, First(32, 16, 4, 1, None), None, None, listed=None)
 
 
 def countable(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -183,10 +184,10 @@ def keeps_keys(p: Problem) -> bool:
     Scores must then be those of queries and keys and nothing else, since they are found anew, with
     other digits at the end; above alpha = 2 a weight may hang on these.
     """
-    if p.tiles.listed is None or p.key_blocks < p.tiles.listed:
+    if p.tiles.listed is None or p.key_blocks < p.tiles.listed or p.tiles.hold == 0:
         return False
     plain = p.seen is None or p.seen.dtype == torch.bool
-    return plain and (isinstance(p.alpha, Tensor) or p.alpha <= 2.0)
+    return plain and (isinstance(p.alpha, Tensor) or FROM_BETA <= p.alpha - 1.0 <= 1.0)
 
 
 def most_chosen(p: Problem) -> int:
@@ -214,5 +215,6 @@ def room_for_chosen(p: Problem, train: bool) -> Chosen:
 
 def room_for_keys(p: Problem, *blocks: int) -> Tensor:
     """Of so many blocks of queries."""
-    kind = torch.int16 if p.k.shape[2] <= 1 << 16 else torch.int32
+    keys = p.k.shape[2] if p.packed is None else p.packed.most_keys
+    kind = torch.int16 if keys <= 1 << 16 else torch.int32
     return p.q.new_empty(*blocks, most_chosen(p), p.tiles.rows, dtype=kind)

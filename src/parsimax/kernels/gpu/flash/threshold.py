@@ -253,7 +253,7 @@ def _solve(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr,
     MANY: tl.constexpr, HOLD: tl.constexpr,
-    CHOOSE: tl.constexpr, LISTED: tl.constexpr, MOST: tl.constexpr,
+    CHOOSE: tl.constexpr, FROM_BLOCKS: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """x of every row, how many blocks are listed (those that hold support), if keys are kept."""
     one = tl.zeros([ROWS], tl.float32) + 1.0
@@ -283,13 +283,13 @@ def _solve(
                 lists_ptr,
             )  # fmt: skip
             # keys are kept only where they may be needed: pairs take longer to read again and again
-            with_keys = (count >= LISTED) if CHOOSE != NEVER_KEPT else False
+            with_keys = (count >= FROM_BLOCKS) if CHOOSE != NEVER_KEPT else False
             if with_keys:
                 x, done, before, tries, lengths, most, fits = _solve_lists(
                     *arguments, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
                     True,
                 )  # fmt: skip
-                kept = fits & (all_stay == 0) & few_enough(lengths, count, LISTED, MOST)
+                kept = fits & (all_stay == 0) & few_enough(lengths, count, FROM_BLOCKS, MOST)
                 if kept:
                     keep(lengths, most, lists_ptr, *chosen_ptrs, ROWS)
             else:
@@ -403,7 +403,7 @@ def threshold_kernel(
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EVEN: tl.constexpr, WHOLE: tl.constexpr, SIZE: tl.constexpr, MANY: tl.constexpr,
-    HOLD: tl.constexpr, CHOOSE: tl.constexpr, LISTED: tl.constexpr, MOST: tl.constexpr,
+    HOLD: tl.constexpr, CHOOSE: tl.constexpr, FROM_BLOCKS: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """One of the GRAINS blocks of queries of a tall block; scratch begins at that named ``tile``.
 
@@ -467,7 +467,7 @@ def threshold_kernel(
             x, count, kept = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
                 CAUSAL, MASK, POWER, ALWAYS, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
-                CHOOSE, LISTED, MOST,
+                CHOOSE, FROM_BLOCKS, MOST,
             )  # fmt: skip
         elif beta > 1.0:
             x, count, kept = _halve(
@@ -478,7 +478,7 @@ def threshold_kernel(
             x, count, kept = _solve(
                 largest, good, all_stay, beta, enough, *arguments,
                 CAUSAL, MASK, POWER, NEVER, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
-                CHOOSE, LISTED, MOST,
+                CHOOSE, FROM_BLOCKS, MOST,
             )  # fmt: skip
     elif KIND == STEEP:
         x, count, kept = _halve(
@@ -489,7 +489,7 @@ def threshold_kernel(
         x, count, kept = _solve(
             largest, good, all_stay, beta, enough, *arguments,
             CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, MANY, HOLD,
-            CHOOSE, LISTED, MOST,
+            CHOOSE, FROM_BLOCKS, MOST,
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     tl.store(count_ptr + line_of_map, count)
