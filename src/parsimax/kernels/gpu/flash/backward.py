@@ -26,7 +26,7 @@ from .blocks import (
     wide,
 )
 from .powers import power_and_change
-from .rows import rows_of_program
+from .rows import block_in_turn, rows_of_program
 from .sequences import sequence
 from .spans import span_of
 from .weights import ANY, boost, exponent_of_u, line, ordinary, shares
@@ -115,8 +115,7 @@ def query_kernel(
     :mod:`.listed_backward`.
     """
     all_keys = keys
-    block, item_head = block_of_head(row_blocks)
-    place = row_blocks - 1 - block  # those with many keys come first where it is causal
+    place, item_head = block_in_turn(row_blocks)
     where, counts, numbers, reading, whole = rows_of_program(
         place, item_head, 0, q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr,
         scale, value, heads, group, queries, keys, size, row_blocks, offset, left, right,

@@ -127,20 +127,19 @@ def thresholds(
     live = p.q.new_empty(items, heads, p.row_blocks, p.key_blocks, dtype=torch.int8)
     tall_blocks, grains = pieces(p.row_blocks * rows, first.rows), first.rows // rows
     tall = items * heads * tall_blocks
-    chooses = into is not None and keeps_keys(p)
+    into = into if keeps_keys(p) else None
     numbers = p.key_blocks  # of a query
-    if into is not None and chooses:  # scores, and keys if these are not kept
+    if into is not None:  # scores, and keys if these are not kept
         numbers += most_chosen(p) * (2 if into.mean is into.out else 1)
     chunk = max(_TOGETHER, _SCRATCH // (4 * numbers * first.rows))
-    together = 2 * multiprocessors(
-        p.q.device
-    )  # that run at the same time; the last shall be as many
-    chunk = min(tall, max(chunk // together * together, min(chunk, together)))
+    at_once = 2 * multiprocessors(p.q.device)  # a multiple of it, so that none are idle at the end
+    chunk = min(tall, max(chunk // at_once * at_once, min(chunk, at_once)))
     tops = p.q.new_empty(chunk, grains, p.key_blocks, rows, dtype=torch.float32)
     places = torch.empty_like(live, dtype=torch.int16)
     counts = live.new_empty(items, heads, p.row_blocks, dtype=torch.int32)
     seen, alphas, lengths = pointers(p, table)
-    strides = (*steps(p)[:6], *steps(p)[9:])
+    all_strides = steps(p)
+    strides = (*all_strides[:6], *all_strides[9:])  # without those of values
     group, keys, options = heads // p.k.shape[1], p.k.shape[2], options_of(p)
     options["WHOLE"] = options["SIZE"] == size
     many = 16 if p.key_blocks <= 64 else 32  # blocks whose largest scores are looked at together
@@ -151,8 +150,8 @@ def thresholds(
         "maxnreg": registers_for(p, first.registers),
     }  # fmt: skip
     hold = _hold(p)
-    lists, taken = _room(p, chunk * grains if hold else 0, chooses)
-    choice = _choice(p, into if chooses else None, chunk * grains)
+    lists, taken = _room(p, chunk * grains if hold else 0, into is not None)
+    choice = _choice(p, into, chunk * grains)
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
         tops_kernel[(count,)](
@@ -168,11 +167,11 @@ def thresholds(
             FROM_BLOCKS=p.tiles.listed or 0, MOST=most_chosen(p),
             maxnreg=registers_for(p, p.tiles.threshold_registers),
         )  # fmt: skip
-        if into is not None and chooses:
+        if into is not None:
             listed_output_kernel[(count * grains * (rows // PART.value),)](
                 p.q, p.k, p.v, seen, alphas, lengths, top, x, *choice.tensors, *into[:2],
                 p.scale, value_of(p), *all_sizes(p), tile, tall_blocks, p.row_blocks,
-                *band_of(p), *steps(p), **_listed_options(p), GRAINS=grains, CHOOSE=choice.kind,
+                *band_of(p), *all_strides, **_listed_options(p), GRAINS=grains, CHOOSE=choice.kind,
             )  # fmt: skip
     return Thresholds(top, x, live, places, counts)
 

@@ -13,10 +13,10 @@ from parsimax.kernels.gpu.entmax_backward import change_by_alpha
 from parsimax.kernels.gpu.newton import POWER
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import block_of_head, load_rows, wide
+from .blocks import load_rows, wide
 from .listed import PART, get, load_each, of_last
 from .powers import power_and_change
-from .rows import rows_of_program
+from .rows import block_in_turn, rows_of_program
 from .weights import exponent_of_u, shares
 
 
@@ -39,8 +39,7 @@ def listed_query_kernel(
     """PART of the queries of one block, if it has lists, a BUNCH of them at a time."""
     PARTS: tl.constexpr = ROWS // PART
     part = tl.program_id(0) % PARTS
-    block, item_head = block_of_head(row_blocks, PARTS)
-    place = row_blocks - 1 - block  # as in other kernels
+    place, item_head = block_in_turn(row_blocks, PARTS)
     line_of_map = wide(item_head) * row_blocks + place
     counts_ptr += line_of_map * ROWS
     if tl.load(counts_ptr) < 0:

@@ -18,8 +18,8 @@ from parsimax.kernels.gpu.newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER
 from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 
-from .blocks import FOLDED, OF_KEYS, block_of_head, fold, load_block, tile_scores
-from .rows import rows_of_program
+from .blocks import FOLDED, OF_KEYS, fold, load_block, tile_scores
+from .rows import block_in_turn, rows_of_program
 from .weights import ANY, STEEP, boost, ordinary, shares
 
 _NARROW = tl.constexpr(16)  # columns that a product has at least
@@ -103,8 +103,7 @@ def output_kernel(
 
     If LISTED, those of blocks that have lists of keys have been written by :mod:`.listed_output`.
     """
-    block, item_head = block_of_head(row_blocks)
-    place = row_blocks - 1 - block  # those with many keys come first where it is causal
+    place, item_head = block_in_turn(row_blocks)
     where, counts, numbers, reading, whole = rows_of_program(
         place, item_head, 0, q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr,
         scale, value, heads, group, queries, keys, size, row_blocks, offset, left, right,

@@ -5,10 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .blocks import load_rows, numbers_of, rows_of, unit, whole_blocks, wide
+from .blocks import block_of_head, load_rows, numbers_of, rows_of, unit, whole_blocks, wide
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, line
+
+
+@triton.jit
+def block_in_turn(row_blocks, PARTS: tl.constexpr = 1):
+    """As :func:`.blocks.block_of_head`; those with many keys come first where it is causal."""
+    block, item_head = block_of_head(row_blocks, PARTS)
+    return row_blocks - 1 - block, item_head
 
 
 @triton.jit

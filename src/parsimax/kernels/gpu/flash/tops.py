@@ -13,6 +13,7 @@ from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import maximum
 
 from .blocks import (
+    block_of_slot,
     block_scores,
     load_rows,
     numbers_of,
@@ -68,9 +69,7 @@ def tops_kernel(
     It holds (blocks of GRAIN queries, blocks of keys, GRAIN).
     """
     slot = tl.program_id(0)
-    item_head = (tile + slot) // tall_blocks
-    # those with many keys come first where it is causal
-    row_block = tall_blocks - 1 - (tile + slot) % tall_blocks
+    row_block, item_head = block_of_slot(slot, tile, tall_blocks, 1)
     item, head = item_head // heads, item_head % heads
     here = tl.arange(0, ROWS)
     q_at, k_at, nothing = item, item, -float("inf")
