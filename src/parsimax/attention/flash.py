@@ -210,7 +210,8 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
 
     with on_device_of(arguments[0]):
         out, saved = forward(_problem(*arguments), train=True)
-    return out, saved.top, saved.x, saved.live, *saved.row_lists, saved.mean, *saved.chosen
+    top, x, live, row_lists, mean, slope, chosen = saved
+    return out, top, x, live, *row_lists, mean, slope, *chosen
 
 
 def _backward(
@@ -220,8 +221,8 @@ def _backward(
     from parsimax.kernels.gpu.flash.launch import Saved, backward
     from parsimax.kernels.gpu.flash.problem import Chosen
 
-    top, x, live, places, counts, mean, *chosen = kept
-    saved = Saved(top, x, live, (places, counts), mean, Chosen(*chosen))
+    top, x, live, places, counts, mean, slope, *chosen = kept
+    saved = Saved(top, x, live, (places, counts), mean, slope, Chosen(*chosen))
     with on_device_of(g):
         return backward(_problem(*arguments), saved, g, alpha, scores)
 
@@ -340,17 +341,17 @@ def _operator(
     most_queries: int,
     most_keys: int,
     bottom_right: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     numbers = (value, scale, left, right, offset, most_queries, most_keys, bottom_right)
-    out, top, x, live, places, counts, mean, chosen, chosen_counts = _forward(
+    out, top, x, live, places, counts, mean, slope, chosen, chosen_counts = _forward(
         q, k, v, seen, alpha, lengths, q_starts, k_starts, *numbers
     )
-    return out, top, x, live, places, counts, mean, chosen, chosen_counts
+    return out, top, x, live, places, counts, mean, slope, chosen, chosen_counts
 
 
 @_operator.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
-    from parsimax.kernels.gpu.flash.problem import results, room_for_chosen
+    from parsimax.kernels.gpu.flash.problem import results, room_for_chosen, room_for_slope
 
     problem = _problem(*arguments)
     q = problem.q
@@ -362,8 +363,8 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     places = q.new_empty(items, heads, rows, columns, dtype=torch.int16)
     counts = q.new_empty(items, heads, rows, dtype=torch.int32)
     mean = torch.empty_like(out, dtype=torch.float32)
-    chosen = room_for_chosen(problem, train=True)
-    return out, top, torch.empty_like(top), live, places, counts, mean, *chosen
+    slope, chosen = (room(problem, train=True) for room in (room_for_slope, room_for_chosen))
+    return out, top, torch.empty_like(top), live, places, counts, mean, slope, *chosen
 
 
 @torch.library.custom_op("parsimax::flash_attention_backward", mutates_args=())

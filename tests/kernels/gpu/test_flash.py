@@ -344,7 +344,7 @@ def test_scratch_of_few_tall_blocks_at_a_time_gives_the_same_bits(monkeypatch):
     problem = problems.Problem(q, k, v, None, 1.5, 0.5, (flash.UNLIMITED, 0), tiles=SMALL)
     whole, saved = launch.forward(problem, train=True)
     monkeypatch.setattr(launch, "_TOGETHER", 3)
-    monkeypatch.setattr(launch, "_SCRATCH", 1)
+    monkeypatch.setattr(launch, "_SCRATCH", (1, 1))
     pieces, saved_by_pieces = launch.forward(problem, train=True)
     assert torch.equal(whole, pieces)
     assert torch.equal(saved.live, saved_by_pieces.live)

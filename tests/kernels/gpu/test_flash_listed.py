@@ -94,7 +94,8 @@ def test_blocks_of_several_parts(alpha, maps):
 
 def test_one_query_at_a_time(maps):
     """As with heads of more than 128."""
-    check(*inputs(5, size=160, ev=160, strength=0.3))
+    q, k, v = inputs(5, size=160, ev=160, strength=0.3)
+    check(q, k, v, tiles=problems.tiles_for(q, v) if ON_GPU else BLOCKS)
     assert maps[0].any()
 
 
@@ -117,6 +118,7 @@ def test_lists_that_take_longer_than_blocks(maps, monkeypatch):
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.6])])
 def test_the_last_step_is_taken_with_the_output(alpha, maps, monkeypatch):
     """Where thresholds are left as they are after few steps."""
+    alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
     expected = results(*inputs(), BLOCKS._replace(listed=None), alpha)
     loose = launch.Enough(5e-2, 5e-2, 5e-2)
     monkeypatch.setattr(launch, "_enough", lambda p, train: loose if train else launch._EXACTLY)
@@ -127,7 +129,7 @@ def test_the_last_step_is_taken_with_the_output(alpha, maps, monkeypatch):
 
 def test_scratch_for_a_few_blocks_at_a_time(maps, monkeypatch):
     monkeypatch.setattr(launch, "_TOGETHER", 1)
-    monkeypatch.setattr(launch, "_SCRATCH", 1)
+    monkeypatch.setattr(launch, "_SCRATCH", (1, 1))
     check(*inputs(5 * SIDE))
     assert maps[0].sum() > 3
 

@@ -34,7 +34,7 @@ from .weights import ANY, boost, exponent_of_u, line, ordinary, shares
 
 @triton.jit
 def _query_sums(
-    q, g, against, k_ptr, v_ptr, k_row, v_row, rows, a, b, beta, scale, list_ptr, count,
+    q, g, against, slope, k_ptr, v_ptr, k_row, v_row, rows, a, b, beta, scale, list_ptr, count,
     inner, outer, offset, queries, keys, left, right, size, value_size,
     seen_ptr, seen_row, seen_column, gs_ptr, all_keys,
     KIND: tl.constexpr, NEAR: tl.constexpr, WANT: tl.constexpr, WANT_SCORES: tl.constexpr,
@@ -48,7 +48,7 @@ def _query_sums(
     gamma = 1.0 / tl.maximum(beta, 1e-30)
     gq = tl.zeros([ROWS, SIZE], tl.float32)
     changes = tl.zeros([ROWS, FOLDED], tl.float32)
-    change_sum, score_sum, slope = changes, changes, changes
+    change_sum, score_sum = changes, changes
     QUICK: tl.constexpr = WANT and ROUGH and KIND == POWER
     for index in range(count):
         block = tl.load(list_ptr + index).to(tl.int32)
@@ -82,13 +82,11 @@ def _query_sums(
                 changes += fold(centred * change, ROWS, COLUMNS)
                 change_sum += fold(change, ROWS, COLUMNS)
             score_sum += fold(gs, ROWS, COLUMNS)
-            slope += fold(u, ROWS, COLUMNS)
     total = tl.sum(changes, 1)
     if WANT and ROUGH:
         # Gradients of scores sum to zero but for the rounding of w, which all terms of alpha's have
         # in common: it is taken out again, or that one number would have no digits left.
-        mass = tl.sum(slope, 1)
-        total -= tl.sum(score_sum, 1) / tl.where(mass > 0.0, mass, 1.0) * tl.sum(change_sum, 1)
+        total -= tl.sum(score_sum, 1) / tl.where(slope > 0.0, slope, 1.0) * tl.sum(change_sum, 1)
         if QUICK:
             total *= -inverse_square
     return gq, total
@@ -98,7 +96,7 @@ def _query_sums(
 @triton.jit(do_not_specialize=["queries", "keys"])
 def query_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    chosen_counts_ptr, g_ptr, mean_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
+    chosen_counts_ptr, g_ptr, mean_ptr, slope_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -143,8 +141,11 @@ def query_kernel(
         line_ptr + row[:, None] * 2 + tl.arange(0, 2)[None, :], tl.join(b, against),
         mask=(rows < queries)[:, None],
     )  # fmt: skip
+    slope = against  # the mass of u
+    if WANT and ROUGH:
+        slope = tl.load(slope_ptr + row, mask=ours, other=1.0)
     arguments = (
-        q, g, against, k_here, v_here, k_row, v_row, rows, a, b, beta, scale,
+        q, g, against, slope, k_here, v_here, k_row, v_row, rows, a, b, beta, scale,
         list_here, count, inner, outer, offset, queries, keys, left, right,
         size, value_size, seen_here, seen_row, seen_column,
         gs_ptr + wide(item_head) * queries * all_keys, all_keys,

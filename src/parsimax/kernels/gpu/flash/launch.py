@@ -39,6 +39,7 @@ from .problem import (
     results,
     room_for_chosen,
     room_for_keys,
+    room_for_slope,
     rough,
 )
 from .tables import spans, tables
@@ -46,9 +47,11 @@ from .threshold import threshold_kernel
 from .tops import tops_kernel
 from .weights import ANY, STEEP
 
-# largest scores of so many tall blocks of queries at a time, or more if they take so few bytes
+# largest scores of so many tall blocks of queries at a time, or more if they take so few bytes;
+# at the end of each time, some multiprocessors wait for others
 _TOGETHER = 528
-_SCRATCH = 1 << 28
+_SCRATCH = 1 << 28, 1 << 30  # the more, the more the queries themselves take
+_SCRATCH_OF_QUERIES = 8
 _NUMBERS = 256  # of keys or values that a warp reads at a time where it reads one by one
 _AT_A_TIME = 5  # programs of a multiprocessor that look for thresholds; more would wait
 
@@ -61,6 +64,7 @@ class Saved(NamedTuple):
     live: Tensor  # (B, H, row blocks, key blocks)
     row_lists: tuple[Tensor, Tensor]
     mean: Tensor
+    slope: Tensor  # see room_for_slope
     chosen: Chosen
 
 
@@ -131,9 +135,11 @@ def thresholds(
     numbers = p.key_blocks  # of a query
     if into is not None:  # scores, and keys if these are not kept
         numbers += most_chosen(p) * (2 if into.mean is into.out else 1)
-    chunk = max(_TOGETHER, _SCRATCH // (4 * numbers * first.rows))
-    at_once = 2 * multiprocessors(p.q.device)  # a multiple of it, so that none are idle at the end
-    chunk = min(tall, max(chunk // at_once * at_once, min(chunk, at_once)))
+    scratch = min(max(_SCRATCH[0], _SCRATCH_OF_QUERIES * p.q.nbytes), _SCRATCH[1])
+    chunks = pieces(tall, max(_TOGETHER, scratch // (4 * numbers * first.rows)))
+    chunk, at_once = pieces(tall, chunks), 2 * multiprocessors(p.q.device)
+    if chunk > at_once:  # a multiple of it, so that none are idle at the end
+        chunk = min(tall, pieces(chunk, at_once) * at_once)
     tops = p.q.new_empty(chunk, grains, p.key_blocks, rows, dtype=torch.float32)
     places = torch.empty_like(live, dtype=torch.int16)
     counts = live.new_empty(items, heads, p.row_blocks, dtype=torch.int32)
@@ -263,14 +269,15 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     seen, alphas, lengths = pointers(p, table)
     options, values = options_of(p), _values(p)
     whole = options["SIZE"] == size and values == value_size
+    slope = room_for_slope(p, train)
     output_kernel[(p.row_blocks * items * heads,)](
-        p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, chosen.counts, out, mean,
+        p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, chosen.counts, out, mean, slope,
         p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p),
         **options, TRAIN=train, ROUGH=rough(p), BY_ROWS=by_rows(p), WHOLE=whole, VALUES=values,
         LISTED=keeps_keys(p),
         maxnreg=None if options["TENSOR"] else registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
-    return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean, chosen)
+    return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean, slope, chosen)
 
 
 class Gradients(NamedTuple):
@@ -308,8 +315,9 @@ def backward(
     given = (p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x)
     programs = p.row_blocks * items * heads
     query_kernel[(programs,)](
-        *given, *saved.row_lists, saved.chosen.counts, g, saved.mean, gq, lines, changes, gs,
-        *numbers, *places, **options, WANT=want_alpha, WANT_SCORES=want_scores, LISTED_PARTS=parts,
+        *given, *saved.row_lists, saved.chosen.counts, g, saved.mean, saved.slope, gq,
+        lines, changes, gs, *numbers, *places, **options,
+        WANT=want_alpha, WANT_SCORES=want_scores, LISTED_PARTS=parts,
         maxnreg=registers_for(p, p.tiles.row_registers),
     )  # fmt: skip
     if parts > 0:

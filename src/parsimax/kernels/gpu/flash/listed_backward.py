@@ -20,6 +20,42 @@ from .rows import block_in_turn, rows_of_program
 from .weights import exponent_of_u, shares
 
 
+@triton.jit
+def _key_and_value(
+    key, inside, k_ptr, v_ptr, k_row, v_row, parts, size, value_size,
+    WHOLE: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """Of one key for each query, 0 where there is none."""
+    key = tl.where(inside, key, 0)
+    k = load_each(k_ptr, key, k_row, inside, parts, size, WHOLE)
+    return k, load_each(v_ptr, key, v_row, inside, tl.arange(0, VALUES), value_size, WHOLE)
+
+
+@triton.jit
+def _score(
+    k, v, inside, q, g, a, b, against, beta,
+    KIND: tl.constexpr, NEAR: tl.constexpr, WANT: tl.constexpr, ROUGH: tl.constexpr,
+):  # fmt: skip
+    """(u, gradient of the score, how alpha changes the weight, how the loss changes with that).
+
+    Up to a factor, if QUICK.
+    """
+    QUICK: tl.constexpr = WANT and ROUGH and KIND == POWER
+    gamma = 1.0 / tl.maximum(beta, 1e-30)
+    above = tl.where(inside, tl.fma(tl.sum(q * k, 1), a, b), 0.0)
+    centred = tl.sum(g * v, 1) - against
+    change = above
+    if QUICK:
+        u, change = power_and_change(above, exponent_of_u(gamma))
+        change *= u
+    else:
+        p, u = shares(above, beta, gamma, KIND, NEAR, ROUGH)
+        if WANT:
+            inverse_square = 1.0 / tl.maximum(beta * beta, 1e-30)
+            change = change_by_alpha(p, u, beta, inverse_square, POWER)
+    return u, u * centred, change, centred
+
+
 @quick
 @triton.jit(do_not_specialize=["queries", "keys"])
 def listed_query_kernel(
@@ -69,35 +105,29 @@ def listed_query_kernel(
             WHOLE, VALUES,
         )  # fmt: skip
         q, g = q.to(tl.float32), g.to(tl.float32)
-        inverse_square = 1.0 / tl.maximum(beta * beta, 1e-30)
-        gamma = 1.0 / tl.maximum(beta, 1e-30)
         gq = tl.zeros([BUNCH, SIZE], tl.float32)
         changes = tl.zeros([BUNCH], tl.float32)
         change_sum, score_sum, slope = changes, changes, changes
-        for index in range(longest):
-            here = line_of_map * (MOST * ROWS) + index * ROWS + within
-            inside = index < count
-            key = tl.where(inside, get(chosen_ptr + here), 0)
-            k = load_each(k_here, key, k_row, inside, parts, size, WHOLE)
-            v = load_each(v_here, key, v_row, inside, tl.arange(0, VALUES), value_size, WHOLE)
-            above = tl.where(inside, tl.fma(tl.sum(q * k, 1), a, b), 0.0)
-            if QUICK:
-                u, change = power_and_change(above, exponent_of_u(gamma))
-            else:
-                p, u = shares(above, beta, gamma, KIND, NEAR, ROUGH)
-            centred = tl.sum(g * v, 1) - against
-            gs = u * centred
-            gq = tl.fma(gs[:, None], k, gq)
+        here = chosen_ptr + line_of_map * (MOST * ROWS) + within
+        reading = (k_here, v_here, k_row, v_row, parts, size, value_size)
+        sums = (q, g, a, b, against, beta)
+        key, other_key = get(here), get(here + ROWS)
+        for index in range(0, longest, 2):  # two, so that one need not wait for the other
+            inside, other_inside = index < count, index + 1 < count
+            k, v = _key_and_value(key, inside, *reading, WHOLE, VALUES)
+            other_k, other_v = _key_and_value(other_key, other_inside, *reading, WHOLE, VALUES)
+            ahead = here + tl.minimum(index + 2, MOST - 2) * ROWS
+            key, other_key = get(ahead), get(ahead + ROWS)
+            u, gs, change, centred = _score(k, v, inside, *sums, KIND, NEAR, WANT, ROUGH)
+            other_u, other_gs, other_change, other_centred = _score(
+                other_k, other_v, other_inside, *sums, KIND, NEAR, WANT, ROUGH
+            )
+            gq = tl.fma(other_gs[:, None], other_k, tl.fma(gs[:, None], k, gq))
             if WANT:
-                if QUICK:
-                    changes += gs * change
-                    change_sum += u * change
-                else:
-                    change = change_by_alpha(p, u, beta, inverse_square, POWER)
-                    changes += centred * change
-                    change_sum += change
-                score_sum += gs
-                slope += u
+                changes += centred * change + other_centred * other_change
+                change_sum += change + other_change
+                score_sum += gs + other_gs
+                slope += u + other_u
         tl.store(
             gq_ptr + (first + rows * step)[:, None] * size + parts[None, :],
             rounded(gq * scale, gq_ptr.dtype.element_ty),
@@ -107,7 +137,7 @@ def listed_query_kernel(
             if ROUGH:  # see _query_sums
                 changes -= score_sum / tl.where(slope > 0.0, slope, 1.0) * change_sum
                 if QUICK:
-                    changes *= -inverse_square
+                    changes /= -beta * beta
             change_of_part += tl.sum(changes, 0)
     if WANT:
         tl.store(change_ptr + line_of_map * PARTS + part, change_of_part)

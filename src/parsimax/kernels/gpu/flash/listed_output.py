@@ -19,17 +19,20 @@ from .weights import line, shares
 
 
 @triton.jit
+def _next(scores_ptr, chosen_ptr, place, ROWS: tl.constexpr):
+    """Score and key of every query at one place of its list, whatever lies there."""
+    score = get(scores_ptr + place * ROWS).to(tl.float32, bitcast=True)
+    return score, get(chosen_ptr + place * ROWS)
+
+
+@triton.jit
 def _weighted(
-    place, count, scores_ptr, chosen_ptr, a, b, beta, gamma, v_ptr, v_row, parts, value_size,
-    KIND: tl.constexpr, NEAR: tl.constexpr, ROWS: tl.constexpr, WHOLE: tl.constexpr,
-    BUNCH: tl.constexpr,
+    score, key, inside, a, b, beta, gamma, v_ptr, v_row, parts, value_size,
+    KIND: tl.constexpr, NEAR: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """(p, u, value) of the key of every query at one place of its list; 0 beyond its end."""
-    here = place * ROWS + tl.arange(0, BUNCH)
-    inside = place < count
-    s = get(scores_ptr + here).to(tl.float32, bitcast=True)
-    key = tl.where(inside, get(chosen_ptr + here), 0)
-    p, u = shares(tl.where(inside, tl.fma(s, a, b), 0.0), beta, gamma, KIND, NEAR)
+    """(p, u, value) of one key for every query; 0 where there is none."""
+    p, u = shares(tl.where(inside, tl.fma(score, a, b), 0.0), beta, gamma, KIND, NEAR)
+    key = tl.where(inside, key, 0)
     return p, u, load_each(v_ptr, key, v_row, inside, parts, value_size, WHOLE)
 
 
@@ -71,8 +74,8 @@ def listed_output_kernel(
         )  # fmt: skip
         rows, row, first, step, line_of_map = where
         beta, _a, _b, _x, _fill = numbers
-        counts_here = counts_ptr + bunch * BUNCH + tl.arange(0, BUNCH)
-        longest = tl.max(tl.load(counts_here).to(tl.int32), 0)
+        of_bunch = bunch * BUNCH + tl.arange(0, BUNCH)
+        longest = tl.max(tl.load(counts_ptr + of_bunch).to(tl.int32), 0)
         # Each thread reads what it needs: an exchange between threads for every key takes longer.
         row = of_last(row, rows, counts[0])
         top = get(top_ptr + row).to(tl.float32, bitcast=True)
@@ -80,20 +83,27 @@ def listed_output_kernel(
         a, b = line(top, x, unit(scale, MASK), beta, KIND, NEAR)
         line_of_keys = line_of_map if TRAIN else wide(slot)
         parts = tl.arange(0, VALUES)
-        arguments = (
-            get(counts_here), scores_ptr + wide(slot) * (MOST * ROWS) + bunch * BUNCH,
-            chosen_ptr + line_of_keys * (MOST * ROWS) + bunch * BUNCH,
-            a, b, beta, 1.0 / tl.maximum(beta, 1e-30), reading[2], v_row, parts, value_size,
+        count = get(counts_ptr + of_bunch)
+        lists = (
+            scores_ptr + wide(slot) * (MOST * ROWS) + of_bunch,
+            chosen_ptr + line_of_keys * (MOST * ROWS) + of_bunch,
         )  # fmt: skip
+        gamma = 1.0 / tl.maximum(beta, 1e-30)
+        arguments = (a, b, beta, gamma, reading[2], v_row, parts, value_size)
         out = tl.zeros([BUNCH, VALUES], tl.float32)
         mean = tl.zeros([BUNCH, VALUES], tl.float32)
         mass = tl.zeros([BUNCH], tl.float32)
         slope = tl.zeros([BUNCH], tl.float32)
+        score, key = _next(*lists, 0, ROWS)
+        next_score, next_key = _next(*lists, 1, ROWS)
         for index in range(0, longest, 2):  # two, so that one need not wait for the other
-            p, u, v = _weighted(index, *arguments, KIND, NEAR, ROWS, WHOLE, BUNCH)
+            p, u, v = _weighted(score, key, index < count, *arguments, KIND, NEAR, WHOLE)
             next_p, next_u, next_v = _weighted(
-                index + 1, *arguments, KIND, NEAR, ROWS, WHOLE, BUNCH
+                next_score, next_key, index + 1 < count, *arguments, KIND, NEAR, WHOLE
             )
+            ahead = tl.minimum(index + 2, MOST - 2)
+            score, key = _next(*lists, ahead, ROWS)
+            next_score, next_key = _next(*lists, ahead + 1, ROWS)
             out = tl.fma(next_p[:, None], next_v, tl.fma(p[:, None], v, out))
             mass += p + next_p
             if TRAIN:

@@ -88,7 +88,7 @@ def finish(out, mean, mass, slope, x, beta, KIND: tl.constexpr, NEAR: tl.constex
 @triton.jit(do_not_specialize=["queries", "keys"])
 def output_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    chosen_counts_ptr, out_ptr, mean_ptr,
+    chosen_counts_ptr, out_ptr, mean_ptr, slope_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -167,3 +167,5 @@ def output_kernel(
         mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
         tl.store(mean_ptr + places, mean, mask=inside)
         tl.store(x_ptr + row, x, mask=ours)
+    if TRAIN and ROUGH and KIND == ANY:
+        tl.store(slope_ptr + row, slope, mask=ours)

@@ -52,7 +52,7 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
             first=First(stages=2),
             threshold_registers=128,
             row_registers=None,
-            listed=32,
+            listed=24,
         )
     if width <= 512:
         return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None, None, listed=None)
@@ -176,6 +176,12 @@ def results(p: Problem, like: Tensor, size: int) -> Tensor:
 def rough(p: Problem) -> bool:
     """Whether powers need no more digits than numbers of 16 bits have."""
     return p.q.dtype != torch.float32
+
+
+def room_for_slope(p: Problem, train: bool) -> Tensor:
+    """For the mass of u of each query, if the gradient of alpha may need it."""
+    shape = p.q.shape[:3] if train and rough(p) and isinstance(p.alpha, Tensor) else (0,)
+    return p.q.new_empty(shape, dtype=torch.float32)
 
 
 def keeps_keys(p: Problem) -> bool:
