@@ -138,3 +138,9 @@ def test_lengths_may_have_any_integer_dtype_and_be_one_for_all() -> None:
             torch.testing.assert_close(px.attention(q, k, v, key_lengths=lengths), expected)
     one = px.attention(q[0, 0], k[0, 0], v[0, 0], key_lengths=torch.tensor(2))
     torch.testing.assert_close(one, expected[0, 0])
+
+
+def test_lengths_that_were_counted_on_the_cpu_go_where_the_scores_are() -> None:
+    q, k, v = (x.to("meta") for x in (Q, K, V))
+    for lengths in (torch.tensor([2, 1]), torch.tensor(2)):
+        assert px.attention(q, k, v, key_lengths=lengths).device.type == "meta"

@@ -7,6 +7,7 @@ Many keys are the matter of :mod:`.flash`. Everything else takes the plain path 
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import torch
@@ -50,9 +51,8 @@ def few_keys(q: Tensor, k: Tensor, v: Tensor, alpha: float | Tensor) -> bool:
     """Whether :func:`fused_attention` is for this problem."""
     if torch.compiler.is_compiling() or (not isinstance(alpha, Tensor) and alpha > 2.0):
         return False
-    from parsimax.kernels.gpu import short_attention
-
-    return short_attention.fits(q, k, v)
+    fits: bool = _kernels()[1].fits(q, k, v)
+    return fits
 
 
 def _alpha_of(alpha: float | Tensor, mapping: Mapping | None, heads: int) -> float | Tensor | None:
@@ -101,28 +101,26 @@ class _Fused(torch.autograd.Function):
         value: float,
         scale: float,
     ) -> Tensor:
-        from parsimax.kernels.gpu import on_device_of, short_attention
-
+        out: Tensor
+        on_device_of, short_attention = _kernels()
         alpha = value if tensor is None else alphas_of_heads(tensor)
         with on_device_of(q):
             out, saved = short_attention.forward(*_in_rows(q, k, v), seen, causal, alpha, scale)
         # as they came: a copy made here would have no part in a gradient of the gradient
-        ctx.save_for_backward(q, k, v, seen, tensor, *saved)
+        ctx.save_for_backward(q, k, v, seen, tensor, saved)
         ctx.causal, ctx.value, ctx.scale = causal, value, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        from parsimax.kernels.gpu import on_device_of, short_attention
-
         (g,) = grads
-        q, k, v, seen, tensor, top, x = ctx.saved_tensors
+        q, k, v, seen, tensor, saved = ctx.saved_tensors
         want = tensor is not None and ctx.needs_input_grad[5]
         if not kernels_allowed(g):
             gq, gk, gv, ga = _plain_gradients(ctx, (q, k, v, seen, tensor), g)
             return gq, gk, gv, None, None, ga, None, None
         alpha = ctx.value if tensor is None else alphas_of_heads(tensor)
-        saved = short_attention.Saved(top, x)
+        on_device_of, short_attention = _kernels()
         with on_device_of(q):
             gq, gk, gv, change = short_attention.backward(
                 *_in_rows(q, k, v), seen, ctx.causal, alpha, ctx.scale, saved, g, want
@@ -130,6 +128,14 @@ class _Fused(torch.autograd.Function):
         gk, gv = _of_groups(gk, k), _of_groups(gv, v)
         ga = None if change is None else fit(change.sum(0), tensor)
         return gq, gk, gv, None, None, ga, None, None
+
+
+@cache
+def _kernels() -> tuple[Any, Any]:
+    """What is imported only where it is needed; to look it up takes as long as a launch."""
+    from parsimax.kernels.gpu import on_device_of, short_attention
+
+    return on_device_of, short_attention
 
 
 def _in_rows(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -24,7 +24,9 @@ def scores_shape(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> torch.Siz
             f"k and v must have the same length, got {k.shape[-2]} keys in k {tuple(k.shape)} and "
             f"{v.shape[-2]} values in v {tuple(v.shape)}"
         )
-    if enable_gqa:
+    if q.shape[:-2] == k.shape[:-2] == v.shape[:-2] and not enable_gqa:
+        lead: tuple[int, ...] = q.shape[:-2]  # torch takes ten microseconds to see it
+    elif enable_gqa:
         _check_groups(q, k, "k")
         _check_groups(q, v, "v")
         _broadcast(q, v, "q", "v", keep=3)
@@ -83,7 +85,7 @@ def _check_groups(q: Tensor, x: Tensor, name: str) -> None:
 
 def _broadcast(q: Tensor, x: Tensor, of: str, name: str, keep: int) -> tuple[int, ...]:
     """The broadcast of all but the last ``keep`` dimensions."""
-    if q.shape[:-keep] == x.shape[:-keep]:  # torch takes ten microseconds to see it
+    if q.shape[:-keep] == x.shape[:-keep]:
         return tuple(q.shape[:-keep])
     try:
         lead: torch.Size = torch.broadcast_shapes(q.shape[:-keep], x.shape[:-keep])  # type: ignore[no-untyped-call]

@@ -122,7 +122,7 @@ def statistics(
     band = read_band(shape, is_causal, causal_align, window)
     within = None
     if key_lengths is not None:
-        key_lengths = check_lengths(key_lengths, shape)
+        key_lengths = check_lengths(key_lengths, shape, q.device)
         within, factor = within_lengths(key_lengths, shape)
         q = q * factor.to(q.dtype)
     q, k, _ = autocast_inputs(q, k, k)

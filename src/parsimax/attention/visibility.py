@@ -105,8 +105,11 @@ def as_counts(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.int32, torch.int64) else x.long()
 
 
-def check_lengths(key_lengths: object, shape: torch.Size) -> Tensor:
-    """Integers, one for each item of the first dimension, from 0 to the number of keys."""
+def check_lengths(key_lengths: object, shape: torch.Size, device: torch.device) -> Tensor:
+    """Integers, one for each item of the first dimension, from 0 to the number of keys.
+
+    Lengths are often counted on the CPU: they are brought to where the scores will be.
+    """
     if not isinstance(key_lengths, Tensor):
         raise TypeError(f"key_lengths must be a tensor or None, got {type(key_lengths).__name__}")
     inexact = key_lengths.is_floating_point() or key_lengths.is_complex()
@@ -128,7 +131,7 @@ def check_lengths(key_lengths: object, shape: torch.Size) -> Tensor:
         keys = shape[-1]
         expected = f"from 0 to {keys}"
         check_values(key_lengths, "key_lengths", lambda n: (n >= 0) & (n <= keys), expected)
-    return key_lengths
+    return key_lengths.to(device)
 
 
 def within_lengths(key_lengths: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:

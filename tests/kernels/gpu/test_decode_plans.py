@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import weakref
 
 import pytest
 import torch
 from tests.contracts.gpu.device import DEVICE
+from tests.kernels.gpu.addresses import Interpreted, launch_by_addresses
 from tests.kernels.gpu.test_decode import (
     LENGTHS,
     ON_GPU,
@@ -21,38 +21,10 @@ from tests.kernels.gpu.test_decode import (
 )
 
 from parsimax.attention import flash_decoding
-from parsimax.kernels.gpu import quick
+from parsimax.kernels.gpu import chain
 from parsimax.kernels.gpu.flash.decode import launch, problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-class _Interpreted:
-    """What :mod:`quick` prepares, played by the interpreter: later calls see addresses alone."""
-
-    again = 0
-
-    def __init__(self, kernel, options):
-        self.kernel, self.options, self.types = kernel, options, []
-
-    def __call__(self, grid, *arguments):
-        self.types = [x.dtype for x in arguments if isinstance(x, torch.Tensor)]
-        self.kernel[grid](*arguments, **self.options)
-
-    def known_here(self):
-        return None, self.run, None, None, ()
-
-    def run(self, x, y, z, *arguments):
-        _Interpreted.again += 1
-        addresses, numbers = arguments[6:][: len(self.types)], arguments[6 + len(self.types) :]
-        tensors = [_at(*pair) for pair in zip(addresses, self.types, strict=True)]
-        self.kernel[(x, y, z)](*tensors, *numbers, **self.options)
-
-
-def _at(address, dtype):
-    """One number there: the interpreter finds the others by their addresses."""
-    memory = (ctypes.c_byte * dtype.itemsize).from_address(address)
-    return torch.frombuffer(memory, dtype=dtype)
 
 
 @pytest.fixture(autouse=True)
@@ -61,12 +33,7 @@ def _launched_by_addresses(monkeypatch):
         return
     few = SMALL._replace(value_parts=3)
     monkeypatch.setattr(problem, "tiles_for", lambda *_: few)
-    monkeypatch.setattr(quick, "current_device", lambda: 0)
-    monkeypatch.setattr(quick, "_current_stream", lambda device: 0)
-    monkeypatch.setattr(
-        quick, "prepare_for", lambda kernel, arguments, options: _Interpreted(kernel, options)
-    )
-    monkeypatch.setattr(_Interpreted, "again", 0)
+    launch_by_addresses(monkeypatch)
 
 
 def twice(*arguments, launches, **options):
@@ -74,10 +41,10 @@ def twice(*arguments, launches, **options):
     plans = len(launch._PLANS)
     first = check(*arguments, **options)
     assert len(launch._PLANS) == plans + 1
-    before = _Interpreted.again
+    before = Interpreted.again
     assert torch.equal(first, check(*arguments, **options))
     assert len(launch._PLANS) == plans + 1
-    assert ON_GPU or _Interpreted.again == before + launches
+    assert ON_GPU or Interpreted.again == before + launches
 
 
 def test_each_kind_of_step_by_addresses():
@@ -141,7 +108,7 @@ def test_memory_that_is_not_aligned_has_a_plan_of_its_own():
 
 
 def test_plans_are_bounded_and_keep_nothing_alive(monkeypatch):
-    monkeypatch.setattr(launch, "_MOST_PLANS", 2)
+    monkeypatch.setattr(chain, "MOST_PLANS", 2)
     q, k, v = inputs(keys=20)
     for keys in range(1, 6):
         cut = k[:, :, :keys].nan_to_num(), v[:, :, :keys].nan_to_num()

@@ -54,6 +54,20 @@ def test_triton_is_asked_once(kernel: _Kernel) -> None:
     assert second == (*head, x, 48, 0.7, 8)
 
 
+class _OnGPU(torch.Tensor):
+    is_cuda = True
+
+
+def test_tensors_of_the_gpu_are_addresses_the_second_time(kernel: _Kernel) -> None:
+    """But others are not, so that Triton refuses them."""
+    x, launch = torch.zeros(16).as_subclass(_OnGPU), quick._Quick(kernel)
+    for given in (x, x, torch.zeros(16)):
+        launch[(3,)](given, 32, 0.5, BLOCK=8)
+    assert kernel.calls[0][1][0] is x
+    assert kernel.calls[1][-4] == x.data_ptr()
+    assert isinstance(kernel.calls[2][-4], torch.Tensor)
+
+
 @pytest.mark.parametrize(
     "other",
     [

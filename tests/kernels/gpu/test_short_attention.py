@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.contracts.gpu.device import DEVICE
+from tests.kernels.gpu.addresses import Interpreted, launch_by_addresses
 
 import parsimax as px
 from parsimax.attention.fused import few_keys, fused_attention, kernel_alpha
 from parsimax.kernels.gpu import short_attention
 
+ON_GPU = DEVICE.type == "cuda"
 # what IEEE does silently on a GPU, numpy announces
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -110,6 +112,54 @@ def test_learned_alphas_keep_to_a_third_of_what_half_precision_may_cost(dtype, s
     for mine, theirs in zip(fused, plain, strict=True):
         assert (mine - theirs).norm() < LIMITS[dtype] / 3 * theirs.norm()
     assert (fused[-1] - plain[-1]).norm() < 1e-4 * plain[-1].norm()  # it is rounded nowhere
+
+
+def test_later_calls_by_addresses_alone(monkeypatch):
+    """And none of them takes the plan of another; what differs in one thing alone, in turn."""
+    if not ON_GPU:
+        launch_by_addresses(monkeypatch)
+    plans = [{}, {}]
+    for name, found in zip(("_FORWARDS", "_BACKWARDS"), plans, strict=True):
+        monkeypatch.setattr(short_attention, name, found)
+    sizes = {"heads": 2, "queries": 5, "keys": 7}
+    q, k, v = data = inputs(**sizes)
+    visible = torch.rand(2, 2, 5, 7, generator=torch.Generator().manual_seed(0)).to(DEVICE) > 0.3
+    alphas = PER_HEAD[2:4]
+    cases = [
+        (data, 1.5, {}),
+        (inputs(**sizes | {"keys": 6}), 1.5, {}),
+        (inputs(**sizes | {"values": 10}), 1.5, {}),
+        (inputs(**sizes, groups=2), 1.5, {}),
+        (inputs(**sizes, dtype=torch.float16), 1.5, {}),
+        ((q.contiguous(), k, v), 1.5, {}),
+        ((q, k, v.contiguous()), 1.5, {}),
+        (data, 1.3, {}),
+        (data, alphas, {}),
+        (data, alphas.double(), {}),
+        (data, 1.5, {"causal": True}),
+        (data, 1.5, {"scale": 0.3}),
+        (data, 1.5, {"visible": visible}),
+        (data, 1.5, {"visible": visible[:, :, :1]}),
+        (data, 1.5, {"visible": visible[:, :1]}),
+    ]
+    for _ in range(2):
+        for arguments, alpha, options in cases:
+            assert_close(*both(*arguments, alpha, **options))
+        assert [len(found) for found in plans] == [len(cases), len(cases)]
+    assert ON_GPU or Interpreted.again == 2 * len(cases)
+
+
+def test_memory_that_is_not_aligned_is_launched_as_such(monkeypatch):
+    monkeypatch.setattr(short_attention, "_FORWARDS", {})
+    q, k, v = inputs(heads=2, queries=5, keys=7)
+    room = k.new_empty(k.numel() + 1)
+    shifted = room[1:].view(k.transpose(1, 2).shape).transpose(1, 2).copy_(k)
+    assert shifted.data_ptr() % 16 != 0
+    assert shifted.stride() == k.stride()
+    found = [fused_attention(q, x, v, None, False, 1.5, 0.4) for x in (k, shifted, k)]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert len(short_attention._FORWARDS) == 2
 
 
 @pytest.mark.parametrize("heads_first", [False, True])
@@ -263,9 +313,8 @@ def test_what_32_bits_cannot_say_goes_elsewhere():
 
 def test_who_takes_the_kernel():
     q, k, v = inputs()
-    on_gpu = DEVICE.type == "cuda"
-    assert kernel_alpha(q, k, v, 1.5, None, 0.0) == (1.5 if on_gpu else None)
-    if on_gpu:
+    assert kernel_alpha(q, k, v, 1.5, None, 0.0) == (1.5 if ON_GPU else None)
+    if ON_GPU:
         mapping = px.mappings.parse
         assert kernel_alpha(q, k, v, 1.5, mapping("sparsemax"), 0.0) == 2.0
         assert kernel_alpha(q, k, v, PER_HEAD.cuda(), None, 0.0) is not None

@@ -7,13 +7,34 @@ same way. Triton takes an address for a tensor, and then asks the driver nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from . import quick
+
+Plan = TypeVar("Plan")
+MOST_PLANS = 512  # a cache that grows by a key a step has a new one for each step
+
+
+def found_again(plans: dict[Hashable, Plan], key: Hashable, make: Callable[[], Plan]) -> Plan:
+    """The plan for all that has this key; where there are too many, all of them are made anew."""
+    plan = plans.get(key)
+    if plan is None:
+        if len(plans) >= MOST_PLANS:
+            plans.clear()
+        plan = plans[key] = make()
+    return plan
+
+
+def alignment(addresses: Sequence[int]) -> tuple[bool, ...] | None:
+    """Which are multiples of 16, as Triton looks at them; None if all are."""
+    together = 0
+    for address in addresses:
+        together |= address
+    return tuple([address % 16 == 0 for address in addresses]) if together % 16 else None
 
 
 class Launch(NamedTuple):

@@ -37,7 +37,12 @@ def current_stream(device: int) -> int:
 
 
 class Prepared:
-    """A kernel with its constants, for arguments of one sort; called with a grid of three sizes."""
+    """A kernel with its constants, for arguments of one sort; called with a grid of three sizes.
+
+    From the second time on, tensors are handed over as addresses: of a tensor Triton asks for its
+    address, and then the driver for what lies there. One that lies elsewhere is left to Triton,
+    which says so.
+    """
 
     def __init__(self, kernel: Any, options: dict[str, Any]) -> None:
         self._kernel, self._options = kernel, options
@@ -55,11 +60,14 @@ class Prepared:
             self._known[device] = compiled, run, function, compiled.packed_metadata, constants
             return
         compiled, run, function, metadata, constants = known
+        addresses = [
+            x.data_ptr() if isinstance(x, Tensor) and x.is_cuda else x for x in arguments
+        ]
         if hooked():
-            compiled[grid](*arguments, *constants)
+            compiled[grid](*addresses, *constants)
             return
         stream = _current_stream(device)
-        run(*grid, stream, function, metadata, None, None, None, *arguments, *constants)
+        run(*grid, stream, function, metadata, None, None, None, *addresses, *constants)
 
     def known_here(self) -> tuple[Any, ...]:
         """What a launch on the current device takes, after the first one."""

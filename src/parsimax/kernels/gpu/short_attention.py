@@ -9,6 +9,7 @@ projections are read and written where they are.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .approx import reciprocal, rounded
+from .chain import Chain, Launch, alignment, found_again
 from .newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER, SOFTMAX, SPARSEMAX
 from .products import precise, product
 from .quick import quick
@@ -197,13 +199,6 @@ def _backward(
 # --- what the host calls --------------------------------------------------------------------------
 
 
-class Saved(NamedTuple):
-    """The largest score and the unknown of each row."""
-
-    top: Tensor
-    x: Tensor
-
-
 def _kind(alpha: float | Tensor) -> tuple[int, int]:
     if isinstance(alpha, Tensor):
         return POWER.value, NEVER.value
@@ -266,8 +261,10 @@ def _tile(queries: int, keys: int, size: int, of_scores: bool, backward: bool) -
 
 def _numbers(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, alpha: float | Tensor, scale: float,
-    *others: Tensor,
+    *others: tuple[int, ...],
 ) -> tuple[float | int, ...]:  # fmt: skip
+    """With the strides of what else is read or written."""
+    strides = (q.stride(), k.stride(), v.stride())
     return (
         scale,
         0.0 if isinstance(alpha, Tensor) else alpha - 1.0,
@@ -277,20 +274,35 @@ def _numbers(
         q.shape[3],
         v.shape[3],
         q.shape[1] // k.shape[1],
-        *q.stride()[:3],
-        *k.stride()[:3],
-        *v.stride()[:3],
+        *(step for steps in strides for step in steps[:3]),
         *((0, 0, 0, 0) if seen is None else seen.stride()),
-        *(stride for x in others for stride in x.stride()[:3]),
+        *(step for steps in others for step in steps[:3]),
     )
 
 
-def _empty(like: Tensor, heads: int, size: int) -> Tensor:
-    """(items, heads, length, size), which lies as ``like`` does."""
-    items, _, length, _ = like.shape
-    if like.stride(1) < like.stride(2):
-        return like.new_empty(items, length, heads, size).transpose(1, 2)
-    return like.new_empty(items, heads, length, size)
+class _Layout(NamedTuple):
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def like(cls, x: Tensor, heads: int, size: int) -> _Layout:
+        """(items, heads, length, size), which lies as ``x`` does."""
+        items, _, length, _ = x.shape
+        by_rows = x.stride(1) < x.stride(2)
+        steps = (size, heads * size) if by_rows else (length * size, size)
+        return cls((items, heads, length, size), (heads * length * size, *steps, 1))
+
+
+class _Plan(NamedTuple):
+    """One launch but for the addresses, and how its results lie."""
+
+    chain: Chain
+    results: tuple[_Layout, ...]
+
+
+# By all that decides them
+_FORWARDS: dict[Hashable, _Plan] = {}
+_BACKWARDS: dict[Hashable, _Plan] = {}
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -307,45 +319,86 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and q.shape[1] % k.shape[1] == 0  # one head of queries may broadcast to many of keys
         and max(q.shape[3], v.shape[3]) <= LARGEST_HEAD
         and pieces(q.shape[2], 16) <= _MOST_PIECES
-        and max(x.shape[2] * x.stride(2) for x in (q, k, v)) <= _FARTHEST
+        and q.shape[2] * q.stride(2) <= _FARTHEST
+        and k.shape[2] * max(k.stride(2), v.stride(2)) <= _FARTHEST
         and q.shape[1] * q.shape[2] * max(q.shape[3], v.shape[3]) <= _FARTHEST
     )
+
+
+def _key(
+    q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, alpha: float | Tensor,
+    scale: float,
+) -> tuple[Hashable, ...]:  # fmt: skip
+    """What decides a launch; the dtype of all three is the same."""
+    return (
+        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.get_device(),
+        None if seen is None else seen.stride(), causal,
+        alpha.dtype if isinstance(alpha, Tensor) else alpha, scale,
+    )  # fmt: skip
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, alpha: float | Tensor,
     scale: float,
-) -> tuple[Tensor, Saved]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Context (items, heads, Lq, Ev) of q (items, heads, Lq, E), and k and v of no more heads.
 
     The last stride of q, k and v is 1; ``seen`` is bool, (items, heads, Lq, Lk) with any strides;
-    alpha is a number from 1 to 2, or one value a head.
+    alpha is a number from 1 to 2, or one value a head. Behind the context stands what the backward
+    takes: the largest score and the unknown of each row, (2, items, heads, Lq).
     """
+    given = (q, k, v, q if seen is None else seen, alpha if isinstance(alpha, Tensor) else q)
+    addresses = [*map(Tensor.data_ptr, given)]
+    key = (*_key(q, k, v, seen, causal, alpha, scale), alignment(addresses))
     items, heads, queries, _ = q.shape
-    out = _empty(q, heads, v.shape[3])
-    top, x = (q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
-    constants = _constants(q, k, v, seen, causal, alpha, False)
-    _forward[(items * heads, pieces(queries, int(constants["ROWS"])))](
-        q, k, v, q if seen is None else seen, alpha if isinstance(alpha, Tensor) else q,
-        out, top, x, *_numbers(q, k, v, seen, alpha, scale, out), **constants,
-    )  # fmt: skip
-    return out, Saved(top, x)
+
+    def made() -> _Plan:
+        like = _Layout.like(q, heads, v.shape[3])
+        constants = _constants(q, k, v, seen, causal, alpha, False)
+        grid = (items * heads, pieces(queries, int(constants["ROWS"])))
+        numbers = _numbers(q, k, v, seen, alpha, scale, like.strides)
+        return _Plan(Chain([Launch(_forward, grid, tuple(range(8)), numbers, constants)]), (like,))
+
+    chain, (layout,) = found_again(_FORWARDS, key, made)
+    out = q.new_empty_strided(*layout)
+    saved = q.new_empty(2, items, heads, queries, dtype=torch.float32)
+    if chain.ready:
+        top = saved.data_ptr()
+        chain.again([*addresses, out.data_ptr(), top, top + saved.nbytes // 2])
+    else:
+        chain.first([*given, out, *saved])
+    return out, saved
 
 
 def backward(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, alpha: float | Tensor,
-    scale: float, saved: Saved, g: Tensor, want: bool,
+    scale: float, saved: Tensor, g: Tensor, want: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Gradients of q, k and v (of each query head), and of alpha (items, heads) if wanted."""
-    items, heads, queries, size = q.shape
     g = g if g.stride(3) == 1 else g.contiguous()
-    gq, gk, gv = _empty(q, heads, size), _empty(k, heads, size), _empty(v, heads, v.shape[3])
+    given = (q, k, v, q if seen is None else seen, alpha if isinstance(alpha, Tensor) else q, g)
+    addresses = [*map(Tensor.data_ptr, given)]
+    key = (*_key(q, k, v, seen, causal, alpha, scale), g.stride(), want, alignment(addresses))
+    items, heads, queries, size = q.shape
+
+    def made() -> _Plan:
+        sizes = ((q, size), (k, size), (v, v.shape[3]))
+        like = tuple(_Layout.like(x, heads, of_each) for x, of_each in sizes)
+        constants = _constants(q, k, v, seen, causal, alpha, True)
+        constants |= {"WANT": want, "ONCE": queries <= int(constants["ROWS"])}
+        strides = (g.stride(), *(each.strides for each in like))
+        numbers = _numbers(q, k, v, seen, alpha, scale, *strides)
+        launch = Launch(_backward, (items * heads,), tuple(range(12)), numbers, constants)
+        return _Plan(Chain([launch]), like)
+
+    chain, layouts = found_again(_BACKWARDS, key, made)
+    gq, gk, gv = [q.new_empty_strided(*layout) for layout in layouts]
     change = q.new_empty(items, heads, dtype=torch.float32) if want else None
-    constants = _constants(q, k, v, seen, causal, alpha, True)
-    _backward[(items * heads,)](
-        q, k, v, q if seen is None else seen, alpha if isinstance(alpha, Tensor) else q,
-        saved.top, saved.x, g, gq, gk, gv, gq if change is None else change,
-        *_numbers(q, k, v, seen, alpha, scale, g, gq, gk, gv),
-        **constants, WANT=want, ONCE=queries <= int(constants["ROWS"]),
-    )  # fmt: skip
+    results = (gq, gk, gv, gq if change is None else change)
+    if chain.ready:
+        top = saved.data_ptr()
+        rows = (top, top + saved.nbytes // 2)
+        chain.again([*addresses[:5], *rows, addresses[5], *map(Tensor.data_ptr, results)])
+    else:
+        chain.first([*given[:5], *saved, g, *results])
     return gq, gk, gv, change

@@ -11,11 +11,12 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
+from parsimax.kernels.gpu.chain import alignment, found_again
+
 from .plan import Plan
 from .problem import Problem
 
 _PLANS: dict[Hashable, Plan] = {}
-_MOST_PLANS = 512  # a cache that grows by a key a step has a new one for each step
 
 
 def decode(p: Problem) -> Tensor:
@@ -32,23 +33,15 @@ def decode(p: Problem) -> Tensor:
         alpha if isinstance(alpha, Tensor) else q,
     )
     addresses = [*map(Tensor.data_ptr, given)]
-    unaligned = 0
-    for address in addresses:
-        unaligned |= address
     key = (
         q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
         lengths if lengths is None else (lengths.dtype, lengths.stride()),
         table if table is None else (table.dtype, table.shape, table.stride()),
         seen if seen is None else (seen.dtype, seen.stride()),
         alpha.dtype if isinstance(alpha, Tensor) else alpha,
-        scale, band, tiles, q.get_device(),
-        tuple([address % 16 == 0 for address in addresses]) if unaligned % 16 else None,
+        scale, band, tiles, q.get_device(), alignment(addresses),
     )  # fmt: skip
-    plan = _PLANS.get(key)
-    if plan is None:
-        if len(_PLANS) >= _MOST_PLANS:
-            _PLANS.clear()
-        plan = _PLANS[key] = Plan(p)
+    plan = found_again(_PLANS, key, lambda: Plan(p))
     out = q.new_empty(plan.shape)
     scratch = q.new_empty(plan.room, dtype=torch.float32)
     if plan.chain.ready:
