@@ -60,9 +60,7 @@ class Prepared:
             self._known[device] = compiled, run, function, compiled.packed_metadata, constants
             return
         compiled, run, function, metadata, constants = known
-        addresses = [
-            x.data_ptr() if isinstance(x, Tensor) and x.is_cuda else x for x in arguments
-        ]
+        addresses = [x.data_ptr() if isinstance(x, Tensor) and x.is_cuda else x for x in arguments]
         if hooked():
             compiled[grid](*addresses, *constants)
             return
