@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from parsimax.bench import attention, attention_contenders, attention_gate
-from parsimax.bench.attention_contenders import LEARNED, OURS, Shape
+from parsimax.bench.attention_contenders import DENSE, LEARNED, OURS, SPLASH_2, Shape
 from parsimax.cli import main
 
 
@@ -64,3 +64,21 @@ def test_the_command_writes_comparable_rows(tmp_path, capsys):
     assert main(["bench", "attention", "--empty", "1.5"]) == 1
     assert "from 0 to below 1" in capsys.readouterr().err
     assert attention.plan(device="cpu", causal=True).shapes[0].causal
+
+
+def test_who_tries_out_tiles_does_so_on_fewer_heads(monkeypatch):
+    seen = []
+    shape = Shape(1, 8, 128, 16, True, 0.0)
+    right = attention_contenders.contenders(shape, "cpu")
+
+    def attend(p):
+        seen.append(p.q.shape[1])
+        return right[OURS](p)
+
+    found = {name: attend if name == SPLASH_2 else right[DENSE] for name in (DENSE, SPLASH_2)}
+    monkeypatch.setattr(attention_contenders, "contenders", lambda *_: found)
+    monkeypatch.setattr(attention_contenders, "_FILLING", 256)
+    rows = attention.measure(shape, attention.Plan("cpu", "float32", [shape], (), 1))
+    assert [row.contender for row in rows if row.ms] == [DENSE, SPLASH_2]
+    assert 8 in seen
+    assert seen.index(2) < seen.index(8)

@@ -122,6 +122,9 @@ def measure(
         like = name, replace(shape, batch=1, tokens=min(shape.tokens, gate.MOST))
         if like not in checked:
             checked[like] = gate.refuse(name, attend, shape, todo.dtype, todo.device)
+        if name == contenders.SPLASH_2 and checked[like] is None:
+            note(f"{name}: choosing its tiles")
+            contenders.choose_tiles(attend, shape, p.q.dtype, todo.device)
         found = checked[like] or gate.refuse_rows(name, attend, p, todo.dtype)
         rows[name] = Row(
             shape.tokens, shape.batch, shape.size, shape.causal, shape.empty, todo.dtype, name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ SPLASH_2 = "adasplash v2"
 BLOCK = 64
 _CODES = 16  # of the size of a head, where it is said which blocks belong together
 _STRENGTH = 8.0
+_FILLING = 1 << 16  # queries of all heads
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,16 @@ def contenders(shape: Shape, device: str) -> Mapping[str, Attend]:
     if shape.causal:
         return {**found, SPLASH_2: lambda p: adasplash.adasplash_v2(p.q, p.k, p.v)}
     return {**found, SPLASH: lambda p: adasplash.adasplash_v1(p.q, p.k, p.v, 1.5, False)}
+
+
+def choose_tiles(attend: Attend, shape: Shape, dtype: torch.dtype, device: str) -> None:
+    """Let a contender that tries out tiles for each length do so on fewer heads.
+
+    They are enough to fill a GPU, and of all heads it would take minutes.
+    """
+    heads = max(1, min(shape.heads, _FILLING // shape.tokens))
+    p = problem(replace(shape, batch=1, heads=heads), dtype, device)
+    torch.autograd.grad(attend(p), (p.q, p.k, p.v), p.g)
 
 
 def wanted(name: str, p: Problem) -> tuple[Tensor, ...]:
