@@ -461,3 +461,17 @@ def test_the_backward_may_have_another_number_of_threads(
 
     for found, right in zip(run(1), run(8), strict=True):
         assert torch.equal(found, right)
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("made", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_nothing_is_kept_for_them(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although parameters may be among the inputs."""
+    q, k, v = qkv(0)
+    alpha = torch.full((HQ,), 1.4, dtype=torch.float64, requires_grad=True)
+    expected = px.attention(q, k, v, alpha=alpha)
+    monkeypatch.setattr(tiled._Tiled, "apply", None)
+    with made():
+        assert torch.equal(px.attention(q, k, v, alpha=alpha), expected)

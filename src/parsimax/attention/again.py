@@ -1,4 +1,4 @@
-"""Gradients of attention that can be differentiated once more."""
+"""Whether attention will be differentiated, and gradients that can be differentiated once more."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def gradients_wanted(*tensors: Tensor | None) -> bool:
+    """Whether any gradient can be asked for; a Function is told of leaves even under no_grad."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 def gradients_again(

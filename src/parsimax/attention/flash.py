@@ -13,7 +13,7 @@ from torch import Tensor
 
 from parsimax.mappings.rowmap import fit, kernels_allowed
 
-from .again import gradients_again
+from .again import gradients_again, gradients_wanted
 from .visibility import Band, as_counts, band_mask, intersect
 
 if TYPE_CHECKING:
@@ -168,6 +168,8 @@ def _call(
     if torch.compiler.is_compiling():
         compiled: Tensor = _operator(*arguments)[0]
         return compiled
+    if not gradients_wanted(*arguments[:_TENSORS]):
+        return _inference(*arguments)
     out: Tensor = _Flash.apply(*arguments)  # type: ignore[no-untyped-call]
     return out
 
@@ -210,8 +212,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, ...]:
 
     with on_device_of(arguments[0]):
         out, saved = forward(_problem(*arguments), train=True)
-    top, x, live, row_lists, mean, slope, chosen = saved
-    return out, top, x, live, *row_lists, mean, slope, *chosen
+    return out, *saved
 
 
 def _backward(
@@ -219,12 +220,9 @@ def _backward(
 ) -> Gradients:
     from parsimax.kernels.gpu import on_device_of
     from parsimax.kernels.gpu.flash.launch import Saved, backward
-    from parsimax.kernels.gpu.flash.problem import Chosen
 
-    top, x, live, places, counts, mean, slope, *chosen = kept
-    saved = Saved(top, x, live, (places, counts), mean, slope, Chosen(*chosen))
     with on_device_of(g):
-        return backward(_problem(*arguments), saved, g, alpha, scores)
+        return backward(_problem(*arguments), Saved(*kept), g, alpha, scores)
 
 
 def _inference(*arguments: Any) -> Tensor:
@@ -238,8 +236,6 @@ def _inference(*arguments: Any) -> Tensor:
 class _Flash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        if not any(ctx.needs_input_grad):
-            return _inference(*arguments)
         out, *kept = _forward(*arguments)
         ctx.save_for_backward(*arguments[:_TENSORS], *kept)
         ctx.numbers = arguments[_TENSORS:]
@@ -351,20 +347,10 @@ def _operator(
 
 @_operator.register_fake
 def _(*arguments: Any) -> tuple[Tensor, ...]:
-    from parsimax.kernels.gpu.flash.problem import results, room_for_chosen, room_for_slope
+    from parsimax.kernels.gpu.flash.rooms import of_forward
 
     problem = _problem(*arguments)
-    q = problem.q
-    items, heads, queries, _ = q.shape
-    rows, columns = problem.row_blocks, problem.key_blocks
-    out = results(problem, q, problem.v.shape[3])
-    top = q.new_empty(items, heads, queries, dtype=torch.float32)
-    live = q.new_empty(items, heads, rows, columns, dtype=torch.int8)
-    places = q.new_empty(items, heads, rows, columns, dtype=torch.int16)
-    counts = q.new_empty(items, heads, rows, dtype=torch.int32)
-    mean = torch.empty_like(out, dtype=torch.float32)
-    slope, chosen = (room(problem, train=True) for room in (room_for_slope, room_for_chosen))
-    return out, top, torch.empty_like(top), live, places, counts, mean, slope, *chosen
+    return tuple(room.allocate(problem.q) for room in of_forward(problem, train=True).values())
 
 
 @torch.library.custom_op("parsimax::flash_attention_backward", mutates_args=())
@@ -402,11 +388,11 @@ def _backward_operator(
 def _(
     _g: Tensor, _kept: list[Tensor], q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from parsimax.kernels.gpu.flash.problem import results
+    from parsimax.kernels.gpu.flash.rooms import of_gradients
 
     want_alpha, want_scores = rest[-2:]
-    problem = _problem(q, k, v, *rest[:-2])
-    gradients = [results(problem, x, x.shape[3]) for x in (q, k, v)]
+    rooms = of_gradients(_problem(q, k, v, *rest[:-2]))
+    gradients = [room.allocate(q) for room in rooms.values()]
     ga = q.new_empty(q.shape[:2] if want_alpha else (0,), dtype=torch.float32)
     shape = (*q.shape[:3], k.shape[2]) if want_scores else (0,)
     gs = q.new_empty(shape, dtype=torch.float32)

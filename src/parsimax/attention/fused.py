@@ -18,7 +18,7 @@ from parsimax._core.validation import transform_or_forward_mode, without_values
 from parsimax.mappings import Entmax, Mapping, Softmax, Sparsemax
 from parsimax.mappings.rowmap import fit, kernels_allowed
 
-from .again import gradients_again
+from .again import gradients_again, gradients_wanted
 from .choice import plain
 
 
@@ -84,6 +84,8 @@ def fused_attention(
     seen = None if visible is None else visible.expand(*q.shape[:3], k.shape[2])
     tensor = alpha if isinstance(alpha, Tensor) else None
     value = 0.0 if isinstance(alpha, Tensor) else alpha
+    if not gradients_wanted(q, k, v, tensor):
+        return _forward(q, k, v, seen, causal, tensor, value, scale)[0]
     out: Tensor = _Fused.apply(q, k, v, seen, causal, tensor, value, scale)  # type: ignore[no-untyped-call]
     return out
 
@@ -101,11 +103,7 @@ class _Fused(torch.autograd.Function):
         value: float,
         scale: float,
     ) -> Tensor:
-        out: Tensor
-        on_device_of, short_attention = _kernels()
-        alpha = value if tensor is None else alphas_of_heads(tensor)
-        with on_device_of(q):
-            out, saved = short_attention.forward(*_in_rows(q, k, v), seen, causal, alpha, scale)
+        out, saved = _forward(q, k, v, seen, causal, tensor, value, scale)
         # as they came: a copy made here would have no part in a gradient of the gradient
         ctx.save_for_backward(q, k, v, seen, tensor, saved)
         ctx.causal, ctx.value, ctx.scale = causal, value, scale
@@ -128,6 +126,24 @@ class _Fused(torch.autograd.Function):
         gk, gv = _of_groups(gk, k), _of_groups(gv, v)
         ga = None if change is None else fit(change.sum(0), tensor)
         return gq, gk, gv, None, None, ga, None, None
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor | None,
+    causal: bool,
+    tensor: Tensor | None,
+    value: float,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """The context, and what its backward takes."""
+    on_device_of, short_attention = _kernels()
+    alpha = value if tensor is None else alphas_of_heads(tensor)
+    with on_device_of(q):
+        out, saved = short_attention.forward(*_in_rows(q, k, v), seen, causal, alpha, scale)
+    return out, saved
 
 
 @cache

@@ -19,7 +19,7 @@ from parsimax._core.dtypes import HALF, exact_dtype, working
 from parsimax._core.validation import transform_or_forward_mode, without_values
 from parsimax.mappings.rowmap import kernels_allowed
 
-from .again import gradients_again
+from .again import gradients_again, gradients_wanted
 from .dropping import Dropping
 from .precision import without_autocast
 from .products import matmul_heads, matmul_lengths
@@ -97,7 +97,33 @@ def tiled_attention(
     ``bias``, ``masks`` and ``parameters``, the tensors of the mapping, broadcast to the scores; a
     mask is True where a key may be seen.
     """
-    out: Tensor = _Tiled.apply(q, k, v, bias, *masks, problem, *parameters)  # type: ignore[no-untyped-call]
+    tensors = (q, k, v, bias, *masks)
+    if not gradients_wanted(q, k, v, bias, *parameters):
+        return _forward(tensors, problem, parameters, None)
+    out: Tensor = _Tiled.apply(*tensors, problem, *parameters)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _forward(
+    tensors: tuple[Any, ...],
+    problem: Problem,
+    parameters: Sequence[Tensor],
+    outputs: list[Tensor | None] | None,
+) -> Tensor:
+    """The context; what each tile's mapping put out is added to ``outputs``."""
+    q, k, v, bias, *masks = tensors
+    out: Tensor = q.new_zeros(*problem.shape[:-1], v.shape[-1])
+    with without_autocast(q.device):
+        wide_k, wide_v = working(k), working(v)
+        for i, tile in enumerate(problem.tiles(k, v)):
+            scores = tile_scores(q, wide_k, bias, masks, tile, problem)
+            weights, output = problem.rows.solve(scores, [tile.cut(x) for x in parameters])
+            if outputs is not None:
+                outputs.append(output)
+            if problem.dropping is not None:
+                weights = weights * problem.dropping.factors(i, weights)
+            values = tile.of_keys(wide_v, problem.group(v))
+            tile.of_queries(out).copy_(matmul_heads(weights, values, problem.grouped))
     return out
 
 
@@ -114,23 +140,12 @@ class _Tiled(torch.autograd.Function):
         problem: Problem,
         *parameters: Tensor,
     ) -> Tensor:
-        needed = any(ctx.needs_input_grad)
+        tensors = (q, k, v, bias, allowed, within)
         outputs: list[Tensor | None] = []
-        out = q.new_zeros(*problem.shape[:-1], v.shape[-1])
-        with without_autocast(q.device):
-            wide_k, wide_v = working(k), working(v)
-            for i, tile in enumerate(problem.tiles(k, v)):
-                scores = tile_scores(q, wide_k, bias, (allowed, within), tile, problem)
-                weights, output = problem.rows.solve(scores, [tile.cut(x) for x in parameters])
-                if needed and problem.few(q.device):
-                    outputs.append(output)
-                if problem.dropping is not None:
-                    weights = weights * problem.dropping.factors(i, weights)
-                values = tile.of_keys(wide_v, problem.group(v))
-                tile.of_queries(out).copy_(matmul_heads(weights, values, problem.grouped))
-        if needed:
-            ctx.save_for_backward(q, k, v, bias, allowed, within, *parameters, *outputs)
-            ctx.problem, ctx.given = problem, 6 + len(parameters)
+        few = problem.few(q.device)
+        out = _forward(tensors, problem, parameters, outputs if few else None)
+        ctx.save_for_backward(*tensors, *parameters, *outputs)
+        ctx.problem, ctx.given = problem, len(tensors) + len(parameters)
         return out
 
     @staticmethod

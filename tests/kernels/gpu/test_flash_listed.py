@@ -7,7 +7,7 @@ import torch
 import triton.language as tl
 from tests.contracts.gpu.device import DEVICE
 
-from parsimax.kernels.gpu.flash import candidates, launch, listed
+from parsimax.kernels.gpu.flash import candidates, launch, listed, rooms
 from parsimax.kernels.gpu.flash import problem as problems
 
 # what IEEE does silently on a GPU, numpy announces
@@ -44,15 +44,15 @@ def inputs(queries=SIDE, keys=LONG, *, items=1, heads=1, shared=1, size=16, ev=1
 def maps(monkeypatch):
     """Which blocks of queries have lists, of every forward that may make some."""
     found: list[torch.Tensor] = []
-    own = launch.thresholds
+    own = launch.forward
 
-    def noting(p, enough, table=None, into=None):
-        result = own(p, enough, table, into)
+    def noting(p, train):
+        out, saved = own(p, train)
         if problems.keeps_keys(p):
-            found.append(into.chosen.counts[..., 0] >= 0)
-        return result
+            found.append(saved.chosen_counts[..., 0] >= 0)
+        return out, saved
 
-    monkeypatch.setattr(launch, "thresholds", noting)
+    monkeypatch.setattr(launch, "forward", noting)
     return found
 
 
@@ -101,7 +101,7 @@ def test_one_query_at_a_time(maps):
 
 def test_no_more_keys_than_there_is_room_for(maps, monkeypatch):
     monkeypatch.setattr(launch, "most_chosen", lambda p: 8)
-    monkeypatch.setattr(problems, "most_chosen", lambda p: 8)
+    monkeypatch.setattr(rooms, "most_chosen", lambda p: 8)
     check(*inputs())
     assert not maps[0].any()
 
@@ -121,6 +121,7 @@ def test_the_last_step_is_taken_with_the_output(alpha, maps, monkeypatch):
     alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
     expected = results(*inputs(), BLOCKS._replace(listed=None), alpha)
     loose = launch.Enough(5e-2, 5e-2, 5e-2)
+    launch._FORWARDS.clear()
     monkeypatch.setattr(launch, "_enough", lambda p, train: loose if train else launch._EXACTLY)
     made = results(*inputs(), ONE_BY_ONE, alpha)
     assert maps[-1].any()
@@ -242,7 +243,8 @@ def test_half_precision(dtype, alpha, maps):
 def test_no_room_where_there_are_no_lists(alpha):
     q, k, v = inputs()
     problem = problems.Problem(q, k, v, None, alpha, 0.5, tiles=ONE_BY_ONE)
-    assert all(x.numel() == 0 for x in problems.room_for_chosen(problem, train=True))
+    found = rooms.of_forward(problem, train=True)
+    assert found["chosen"].shape[2] == found["chosen_counts"].shape[2] == 0
 
 
 def test_keys_of_packed_sequences_are_counted_within_them():
@@ -250,7 +252,7 @@ def test_keys_of_packed_sequences_are_counted_within_them():
     starts = torch.tensor([0, 1000, 70_000])
     packed = problems.Packed(starts, starts, 69_000, 1000, False)
     keys = [
-        problems.room_for_keys(problems.Problem(long, long, long, None, 1.5, 0.5, packed=each), 1)
+        rooms.of_chosen(problems.Problem(long, long, long, None, 1.5, 0.5, packed=each), 1)
         for each in (packed, packed._replace(most_keys=69_000), None)
     ]
     assert [x.dtype for x in keys] == [torch.int16, torch.int32, torch.int32]

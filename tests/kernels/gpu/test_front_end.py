@@ -48,16 +48,18 @@ def one_stage(self, stages, *rest):
     stages["ttir"] = stop
 
 
-def note(self, grid, *arguments, **options):
+def note(self, grid, *arguments):
     try:
-        self.kernel.warmup(*arguments, grid=grid, **options)
+        self._kernel.warmup(*arguments, grid=grid, **self._options)
     except Accepted:
-        accepted.add(self.kernel.__name__)
+        accepted.add(self._kernel.__name__)
 
 
 driver.set_active(Hopper())
 own_stages, CUDABackend.add_stages = CUDABackend.add_stages, one_stage
-quick._Quick._launch = note
+quick.Prepared.__call__ = note
+quick.Prepared.known_here = lambda self: (None, None, None, None, ())
+quick.current_device = quick._current_stream = lambda *_: 0
 accepted = set()
 causal = (problem.UNLIMITED, 0)
 starts = torch.tensor([0, 100, 4096])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from parsimax.kernels.gpu.chain import alignment, found_again
 from parsimax.kernels.gpu.newton import ALWAYS, POWER
+from parsimax.kernels.gpu.passes import Pass, Room
 from parsimax.kernels.gpu.sizes import multiprocessors, pieces, power_of_two
 
 from .arguments import (
@@ -30,18 +33,8 @@ from .listed_backward import listed_query_kernel
 from .listed_output import listed_output_kernel
 from .lists import compact
 from .output import output_kernel
-from .problem import (
-    Chosen,
-    Problem,
-    by_rows,
-    keeps_keys,
-    most_chosen,
-    results,
-    room_for_chosen,
-    room_for_keys,
-    room_for_slope,
-    rough,
-)
+from .problem import Problem, by_rows, keeps_keys, most_chosen, rough
+from .rooms import of_chosen, of_forward, of_gradients, of_thresholds
 from .tables import spans, tables
 from .threshold import threshold_kernel
 from .tops import tops_kernel
@@ -59,13 +52,16 @@ _AT_A_TIME = 5  # programs of a multiprocessor that look for thresholds; more wo
 class Saved(NamedTuple):
     """What the backward needs of the forward."""
 
-    top: Tensor
+    top: Tensor  # (B, H, Lq), as x
     x: Tensor
-    live: Tensor  # (B, H, row blocks, key blocks)
-    row_lists: tuple[Tensor, Tensor]
-    mean: Tensor
-    slope: Tensor  # see room_for_slope
-    chosen: Chosen
+    live: Tensor  # (B, H, row blocks, key blocks); as lists:
+    places: Tensor  # the same
+    counts: Tensor  # (B, H, row blocks)
+    mean: Tensor  # w, as the context
+    slope: Tensor  # (B, H, Lq), the mass of u, or empty where the gradient of alpha needs none
+    # keys of each query that may have weight, where they are few; -1 of them where they are not
+    chosen: Tensor  # (B, H, row blocks, the most of a query, queries of a block), without a sign
+    chosen_counts: Tensor  # (B, H, row blocks, queries of a block)
 
 
 class Enough(NamedTuple):
@@ -100,50 +96,42 @@ def _enough(p: Problem, train: bool) -> Enough:
     return Enough(1e-4, 2e-5, 1e-5, 20.0) if train else Enough(5e-5, 5e-5, 5e-5)
 
 
-class Thresholds(NamedTuple):
-    """Of every query; and the live blocks of each block of queries, as a map and as lists."""
-
-    top: Tensor
-    x: Tensor
-    live: Tensor  # (B, H, row blocks, key blocks)
-    places: Tensor  # the same
-    counts: Tensor  # (B, H, row blocks)
+# By all that decides them; what these passes are given
+_FORWARDS: dict[Hashable, Pass] = {}
+_BACKWARDS: dict[Hashable, Pass] = {}
+_GIVEN = "q k v seen alphas lengths"
+_GIVEN_BACK = f"{_GIVEN} key_seen key_lengths g {' '.join(Saved._fields)}"
 
 
-class Results(NamedTuple):
-    """Where context, w and the keys that are kept belong; w is the context if there is none."""
+def _key(p: Problem) -> tuple[Hashable, ...]:
+    """What decides a pass, but for the alignment of what is given."""
+    q, k, v, seen, packed = p.q, p.k, p.v, p.seen, p.packed
+    return (
+        q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.get_device(),
+        None if seen is None else (seen.dtype, seen.shape, seen.stride()),
+        p.alpha.dtype if isinstance(p.alpha, Tensor) else p.alpha, p.scale, p.band, p.offset,
+        None if p.lengths is None else p.lengths.dtype, p.tiles,
+        None if packed is None else (packed.q_starts.shape, packed.k_starts.shape, *packed[2:]),
+    )  # fmt: skip
 
-    out: Tensor
-    mean: Tensor
-    chosen: Chosen
 
+def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
+    """Where weights begin, and which blocks of keys have any, into rooms that there are.
 
-def thresholds(
-    p: Problem, enough: Enough, table: Tensor | None = None, into: Results | None = None
-) -> Thresholds:
-    """Where weights begin, and which blocks of keys have any; for the table see ``pointers``.
-
-    Where keys are few, they are kept, and results written ``into`` the given ones.
+    Where keys are few, they are kept, and results written, unless ``choose`` is NEVER_KEPT.
     """
     items, heads, queries, size = p.q.shape
     first, rows = p.tiles.first, p.tiles.rows
-    top, x = (p.q.new_empty(items, heads, queries, dtype=torch.float32) for _ in range(2))
-    live = p.q.new_empty(items, heads, p.row_blocks, p.key_blocks, dtype=torch.int8)
     tall_blocks, grains = pieces(p.row_blocks * rows, first.rows), first.rows // rows
     tall = items * heads * tall_blocks
-    into = into if keeps_keys(p) else None
     numbers = p.key_blocks  # of a query
-    if into is not None:  # scores, and keys if these are not kept
-        numbers += most_chosen(p) * (2 if into.mean is into.out else 1)
+    if choose != NEVER_KEPT.value:  # scores, and keys if these are not kept
+        numbers += most_chosen(p) * (2 if choose == FOR_OUTPUT.value else 1)
     scratch = min(max(_SCRATCH[0], _SCRATCH_OF_QUERIES * p.q.nbytes), _SCRATCH[1])
     chunks = pieces(tall, max(_TOGETHER, scratch // (4 * numbers * first.rows)))
     chunk, at_once = pieces(tall, chunks), 2 * multiprocessors(p.q.device)
     if chunk > at_once:  # a multiple of it, so that none are idle at the end
         chunk = min(tall, pieces(chunk, at_once) * at_once)
-    tops = p.q.new_empty(chunk, grains, p.key_blocks, rows, dtype=torch.float32)
-    places = torch.empty_like(live, dtype=torch.int16)
-    counts = live.new_empty(items, heads, p.row_blocks, dtype=torch.int32)
-    seen, alphas, lengths = pointers(p, table)
     all_strides = steps(p)
     strides = (*all_strides[:6], *all_strides[9:])  # without those of values
     group, keys, options = heads // p.k.shape[1], p.k.shape[2], options_of(p)
@@ -156,30 +144,40 @@ def thresholds(
         "maxnreg": registers_for(p, first.registers),
     }  # fmt: skip
     hold = _hold(p)
-    lists, taken = _room(p, chunk * grains if hold else 0, into is not None)
-    choice = _choice(p, into, chunk * grains)
+    options |= {
+        "GRAINS": grains, "MANY": many, "HOLD": hold, "CHOOSE": choose,
+        "FROM_BLOCKS": p.tiles.listed or 0, "MOST": most_chosen(p),
+        "maxnreg": registers_for(p, p.tiles.threshold_registers),
+    }  # fmt: skip
+    a_pass.room("tops", Room((chunk, grains, p.key_blocks, rows), torch.float32))
+    lists, taken = _lists(p, chunk * grains if hold else 0, choose != NEVER_KEPT.value)
+    a_pass.room("lists", lists)
+    a_pass.room("taken", taken)
+    _room_for_choice(a_pass, p, choose, chunk * grains)
+    given, keeping = "q k v seen alphas lengths top x", "scores chosen chosen_counts"
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
-        tops_kernel[(count,)](
-            p.q, p.k, seen, lengths, top, tops, p.scale, heads, group, queries, keys, size,
-            tile, tall_blocks, p.key_blocks, *band_of(p), *strides, **wide,
+        a_pass.launch(
+            tops_kernel, count, "q k seen lengths top tops",
+            (p.scale, heads, group, queries, keys, size, tile, tall_blocks, p.key_blocks,
+             *band_of(p), *strides),
+            wide,
         )  # fmt: skip
-        threshold_kernel[(count * grains,)](
-            p.q, p.k, seen, alphas, lengths, top, x, live, tops, places, counts,
-            lists, taken, *choice.tensors,
-            p.scale, value_of(p), *enough, heads, group, queries, keys, size,
-            tile, tall_blocks, p.row_blocks, p.key_blocks, *lists.shape, *band_of(p),
-            *strides, **options, GRAINS=grains, MANY=many, HOLD=hold, CHOOSE=choice.kind,
-            FROM_BLOCKS=p.tiles.listed or 0, MOST=most_chosen(p),
-            maxnreg=registers_for(p, p.tiles.threshold_registers),
+        a_pass.launch(
+            threshold_kernel, count * grains,
+            f"q k seen alphas lengths top x live tops places counts lists taken {keeping}",
+            (p.scale, value_of(p), *enough, heads, group, queries, keys, size, tile, tall_blocks,
+             p.row_blocks, p.key_blocks, *lists.shape, *band_of(p), *strides),
+            options,
         )  # fmt: skip
-        if into is not None:
-            listed_output_kernel[(count * grains * (rows // PART.value),)](
-                p.q, p.k, p.v, seen, alphas, lengths, top, x, *choice.tensors, *into[:2],
-                p.scale, value_of(p), *all_sizes(p), tile, tall_blocks, p.row_blocks,
-                *band_of(p), *all_strides, **_listed_options(p), GRAINS=grains, CHOOSE=choice.kind,
+        if choose != NEVER_KEPT.value:
+            a_pass.launch(
+                listed_output_kernel, count * grains * (rows // PART.value),
+                f"{given} {keeping} out mean",
+                (p.scale, value_of(p), *all_sizes(p), tile, tall_blocks, p.row_blocks, *band_of(p),
+                 *all_strides),
+                _listed_options(p) | {"GRAINS": grains, "CHOOSE": choose},
             )  # fmt: skip
-    return Thresholds(top, x, live, places, counts)
 
 
 def _hold(p: Problem) -> int:
@@ -193,7 +191,7 @@ def _hold(p: Problem) -> int:
     return p.tiles.hold if p.key_blocks > few.value else 0
 
 
-def _room(p: Problem, programs: int, keys: bool) -> tuple[Tensor, Tensor]:
+def _lists(p: Problem, programs: int, keys: bool) -> tuple[Room, Room]:
     """For the scores above a first threshold, of those programs that run at the same time."""
     if p.tiles.hold % AT_ONCE.value:
         raise ValueError(f"hold must be a multiple of {AT_ONCE.value}, is {p.tiles.hold}")
@@ -201,31 +199,27 @@ def _room(p: Problem, programs: int, keys: bool) -> tuple[Tensor, Tensor]:
     of_query = p.tiles.hold * FOLDED.value
     if keys:  # beside scores
         of_query *= 2
-    shape = places, of_query * p.tiles.rows
-    return p.q.new_empty(shape, dtype=torch.float32), p.q.new_zeros(places, dtype=torch.int32)
+    lists = Room((places, of_query * p.tiles.rows), torch.float32)
+    return lists, Room((places,), torch.int32, zeros=True)
+
+
+def _room_for_choice(a_pass: Pass, p: Problem, choose: int, blocks: int) -> None:
+    """For the scores of keys that are kept, of so many blocks of queries at a time.
+
+    Those of others come after them; without gradients, keys are kept no longer than their scores.
+    """
+    if choose == NEVER_KEPT.value:
+        for name in ("scores", "chosen", "chosen_counts"):
+            a_pass.same(name, "q")
+        return
+    a_pass.room("scores", Room((blocks, most_chosen(p), p.tiles.rows), torch.float32))
+    if choose == FOR_OUTPUT.value:
+        a_pass.room("chosen", of_chosen(p, blocks))
 
 
 def _values(p: Problem) -> int:
     """Parts of a value in a tile."""
     return max(16, power_of_two(p.v.shape[3]))
-
-
-class Choice(NamedTuple):
-    """Where a kernel writes keys that are kept: their scores, themselves, how many there are."""
-
-    tensors: tuple[Tensor, Tensor, Tensor]
-    kind: int
-
-
-def _choice(p: Problem, into: Results | None, blocks: int) -> Choice:
-    """With room for the scores of so many blocks of queries; those of others come after them."""
-    if into is None:
-        return Choice((p.q, p.q, p.q), NEVER_KEPT.value)
-    keys, counts = into.chosen
-    scores = p.q.new_empty(blocks, most_chosen(p), p.tiles.rows, dtype=torch.float32)
-    if into.mean is into.out:
-        return Choice((scores, room_for_keys(p, blocks), counts), FOR_OUTPUT.value)
-    return Choice((scores, keys, counts), FOR_BACKWARD.value)
 
 
 def _listed_options(p: Problem) -> dict[str, Any]:
@@ -242,42 +236,40 @@ def _listed_options(p: Problem) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def key_lists(p: Problem, live: Tensor, table: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(places, counts) of the live blocks of queries of each block of keys."""
-    items, heads, rows, columns = live.shape
-    lines, length = p.all_key_blocks, p.seeing_row_blocks
-    places = live.new_empty(items, heads, lines, length, dtype=torch.int16)
-    counts = live.new_empty(items, heads, lines, dtype=torch.int32)
-    compact[(lines * items * heads,)](
-        live, places, counts, live if table is None else table, lines, length, rows, columns,
-        PACKED=p.packed is not None, ROWS=p.tiles.rows, MANY=min(256, power_of_two(length)),
-    )  # fmt: skip
-    return places, counts
-
-
 def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
-    items, heads, _, size = p.q.shape
     table = spans(p) if p.packed is None else tables(p)[0]
-    value_size = p.v.shape[3]
-    out = results(p, p.q, value_size)
-    # not rounded to half: gradients are differences to it
-    mean = torch.empty_like(out, dtype=torch.float32) if train else out
-    chosen = room_for_chosen(p, train)
-    into = Results(out, mean, chosen)
-    top, x, live, *row_lists = thresholds(p, _enough(p, train), table, into)
-    seen, alphas, lengths = pointers(p, table)
+    given = (p.q, p.k, p.v, *pointers(p, table))
+    key = (train, alignment([x.data_ptr() for x in given]), *_key(p))
+    made = found_again(_FORWARDS, key, lambda: _forward_pass(p, train))(given)
+    out = made["out"]
+    return out, Saved(*[made.get(name, out) for name in Saved._fields])
+
+
+def _forward_pass(p: Problem, train: bool) -> Pass:
+    a_pass = Pass(_GIVEN)
+    for name, room in of_forward(p, train).items():
+        a_pass.room(name, room)
+    if not train:
+        a_pass.same("mean", "out")
+        a_pass.same("slope", "out")
+    kept = FOR_BACKWARD if train else FOR_OUTPUT
+    _thresholds(a_pass, p, _enough(p, train), (kept if keeps_keys(p) else NEVER_KEPT).value)
     options, values = options_of(p), _values(p)
-    whole = options["SIZE"] == size and values == value_size
-    slope = room_for_slope(p, train)
-    output_kernel[(p.row_blocks * items * heads,)](
-        p.q, p.k, p.v, seen, alphas, lengths, top, x, *row_lists, chosen.counts, out, mean, slope,
-        p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p),
-        **options, TRAIN=train, ROUGH=rough(p), BY_ROWS=by_rows(p), WHOLE=whole, VALUES=values,
-        LISTED=keeps_keys(p),
-        maxnreg=None if options["TENSOR"] else registers_for(p, p.tiles.row_registers),
+    whole = options["SIZE"] == p.q.shape[3] and values == p.v.shape[3]
+    a_pass.launch(
+        output_kernel, p.row_blocks * p.q.shape[0] * p.q.shape[1],
+        "q k v seen alphas lengths top x places counts chosen_counts out mean slope",
+        (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p)),
+        options | {
+            "TRAIN": train, "ROUGH": rough(p), "BY_ROWS": by_rows(p), "WHOLE": whole,
+            "VALUES": values, "LISTED": keeps_keys(p),
+            "maxnreg": (
+                None if options["TENSOR"] else registers_for(p, p.tiles.row_registers)
+            ),
+        },
     )  # fmt: skip
-    return out, Saved(top, x, live, (row_lists[0], row_lists[1]), mean, slope, chosen)
+    return a_pass
 
 
 class Gradients(NamedTuple):
@@ -294,46 +286,75 @@ def backward(
     p: Problem, saved: Saved, g: Tensor, want_alpha: bool = False, want_scores: bool = False
 ) -> Gradients:
     """All gradients; that of the scores has a number for each query and key."""
-    items, heads, queries, size = p.q.shape
     g = g.transpose(1, 2).contiguous().transpose(1, 2) if by_rows(p) else g.contiguous()
-    value_size = p.v.shape[3]
-    gq, gk = (results(p, x, size) for x in (p.q, p.k))
-    gv = results(p, p.v, value_size)
     table, of_keys = (spans(p),) * 2 if p.packed is None else tables(p)
-    lines = saved.top.new_empty(*saved.top.shape, 2)  # see query_kernel
+    of_rows = pointers(p, table)
+    key_seen, _, key_lengths = of_rows if of_keys is table else pointers(p, of_keys)
+    given = (p.q, p.k, p.v, *of_rows, key_seen, key_lengths, g, *saved)
+    key = (want_alpha, want_scores, alignment([x.data_ptr() for x in given]), *_key(p))
+    made = found_again(
+        _BACKWARDS, key, lambda: _backward_pass(p, want_alpha, want_scores, of_keys is not None)
+    )(given)
+    change = made["changes"].sum((-1, -2)) if want_alpha else None
+    return Gradients(made["gq"], made["gk"], made["gv"], change, made.get("gs"))
+
+
+def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool, tabled: bool) -> Pass:
+    items, heads, queries, size = p.q.shape
+    a_pass = Pass(_GIVEN_BACK)
+    for name, room in of_gradients(p).items():
+        a_pass.room(name, room)
+    a_pass.room("lines", Room((items, heads, queries, 2), torch.float32))  # see query_kernel
     parts = p.tiles.rows // PART.value if keeps_keys(p) and not want_scores else 0
-    changes = saved.top
+    a_pass.same("changes", "top")
     if want_alpha:
-        changes = saved.top.new_zeros(items, heads, p.row_blocks, max(parts, 1))
-    gs = saved.top.new_zeros(items, heads, queries, p.k.shape[2]) if want_scores else saved.top
-    seen, alphas, lengths = pointers(p, table)
+        shape = (items, heads, p.row_blocks, max(parts, 1))
+        a_pass.room("changes", Room(shape, torch.float32, zeros=True))
+    a_pass.same("gs", "top")
+    if want_scores:
+        shape = (items, heads, queries, p.k.shape[2])
+        a_pass.room("gs", Room(shape, torch.float32, zeros=True))
+    lines, length = p.all_key_blocks, p.seeing_row_blocks
+    a_pass.room("key_places", Room((items, heads, lines, length), torch.int16))
+    a_pass.room("key_counts", Room((items, heads, lines), torch.int32))
     options, values = options_of(p), _values(p)
     options |= {"ROUGH": rough(p), "BY_ROWS": by_rows(p), "VALUES": values}
-    options["WHOLE"] = options["SIZE"] == size and values == value_size
+    options["WHOLE"] = options["SIZE"] == size and values == p.v.shape[3]
     numbers = (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks)
-    places = (*band_of(p), *steps(p))
-    given = (p.q, p.k, p.v, seen, alphas, lengths, saved.top, saved.x)
-    programs = p.row_blocks * items * heads
-    query_kernel[(programs,)](
-        *given, *saved.row_lists, saved.chosen.counts, g, saved.mean, saved.slope, gq,
-        lines, changes, gs, *numbers, *places, **options,
-        WANT=want_alpha, WANT_SCORES=want_scores, LISTED_PARTS=parts,
-        maxnreg=registers_for(p, p.tiles.row_registers),
+    at = (*band_of(p), *steps(p))
+    programs, given = p.row_blocks * items * heads, "q k v seen alphas lengths top x"
+    a_pass.launch(
+        query_kernel, programs,
+        f"{given} places counts chosen_counts g mean slope gq lines changes gs",
+        (*numbers, *at),
+        options | {
+            "WANT": want_alpha, "WANT_SCORES": want_scores, "LISTED_PARTS": parts,
+            "maxnreg": registers_for(p, p.tiles.row_registers),
+        },
     )  # fmt: skip
     if parts > 0:
-        listed_query_kernel[(programs * parts,)](
-            *given, *saved.chosen, g, gq, lines, changes, *numbers[:-1], *places,
-            **_listed_options(p), WANT=want_alpha, ROUGH=rough(p),
+        a_pass.launch(
+            listed_query_kernel, programs * parts,
+            f"{given} chosen chosen_counts g gq lines changes",
+            (*numbers[:-1], *at),
+            _listed_options(p) | {"WANT": want_alpha, "ROUGH": rough(p)},
         )  # fmt: skip
-    numbers = (*numbers[:-2], p.seeing_row_blocks, p.all_key_blocks)
-    seen, alphas, lengths = pointers(p, of_keys)
-    key_kernel[(p.all_key_blocks * items * p.k.shape[1],)](
-        p.q, p.k, p.v, seen, alphas, lengths, *key_lists(p, saved.live, of_keys),
-        g, lines, gk, gv, *numbers, *places, **options,
+    a_pass.launch(
+        compact, lines * items * heads,
+        f"live key_places key_counts {'key_lengths' if tabled else 'live'}",
+        (lines, length, p.row_blocks, p.key_blocks),
+        {
+            "PACKED": p.packed is not None, "ROWS": p.tiles.rows,
+            "MANY": min(256, power_of_two(length)),
+        },
     )  # fmt: skip
-    return Gradients(
-        gq, gk, gv, changes.sum((-1, -2)) if want_alpha else None, gs if want_scores else None
-    )
+    a_pass.launch(
+        key_kernel, lines * items * p.k.shape[1],
+        "q k v key_seen alphas key_lengths key_places key_counts g lines gk gv",
+        (*numbers[:-2], length, lines, *at),
+        options,
+    )  # fmt: skip
+    return a_pass
 
 
 class Counts(NamedTuple):
@@ -352,7 +373,12 @@ def count(p: Problem, block: int) -> Counts:
     items, heads, queries, size = p.q.shape
     keys = p.k.shape[2]
     table = spans(p)
-    top, x, live, _, _ = thresholds(p, _EXACTLY, table)
+    a_pass = Pass(_GIVEN)
+    for name, room in of_thresholds(p).items():
+        a_pass.room(name, room)
+    _thresholds(a_pass, p, _EXACTLY, NEVER_KEPT.value)
+    made = a_pass((p.q, p.k, p.v, *pointers(p, table)))
+    top, x, live = made["top"], made["x"], made["live"]
     side = math.gcd(block, p.tiles.rows, p.tiles.columns)
     blocks = pieces(queries, side), pieces(keys, side)
     tau, low = torch.empty_like(top), torch.empty_like(top)

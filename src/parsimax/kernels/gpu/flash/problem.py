@@ -165,23 +165,9 @@ def by_rows(p: Problem) -> bool:
     return p.packed is not None or p.q.stride(1) < p.q.stride(2)
 
 
-def results(p: Problem, like: Tensor, size: int) -> Tensor:
-    """Room for a result of as many heads and rows."""
-    items, heads, rows = like.shape[:3]
-    if by_rows(p):
-        return like.new_empty(items, rows, heads, size).transpose(1, 2)
-    return like.new_empty(items, heads, rows, size)
-
-
 def rough(p: Problem) -> bool:
     """Whether powers need no more digits than numbers of 16 bits have."""
     return p.q.dtype != torch.float32
-
-
-def room_for_slope(p: Problem, train: bool) -> Tensor:
-    """For the mass of u of each query, if the gradient of alpha may need it."""
-    shape = p.q.shape[:3] if train and rough(p) and isinstance(p.alpha, Tensor) else (0,)
-    return p.q.new_empty(shape, dtype=torch.float32)
 
 
 def keeps_keys(p: Problem) -> bool:
@@ -199,28 +185,3 @@ def keeps_keys(p: Problem) -> bool:
 def most_chosen(p: Problem) -> int:
     """Keys of a query that there is room for; with 65,536 normal scores 62 have weight at 1.5."""
     return 192 if isinstance(p.alpha, Tensor) or p.alpha < 1.45 else 96
-
-
-class Chosen(NamedTuple):
-    """Keys of each query that may have weight, where they are few; -1 of them where they are not.
-
-    Keys have 16 bits where these are enough, without a sign. Nothing has any if they are not kept.
-    """
-
-    keys: Tensor  # (B, H, row blocks, the most of a query, queries of a block)
-    counts: Tensor  # (B, H, row blocks, queries of a block)
-
-
-def room_for_chosen(p: Problem, train: bool) -> Chosen:
-    """As large as a problem's are; without gradients, keys are not kept to the end."""
-    blocks = p.row_blocks if keeps_keys(p) else 0
-    items, heads = p.q.shape[:2]
-    counts = p.q.new_empty(items, heads, blocks, p.tiles.rows, dtype=torch.int16)
-    return Chosen(room_for_keys(p, items, heads, blocks if train else 0), counts)
-
-
-def room_for_keys(p: Problem, *blocks: int) -> Tensor:
-    """Of so many blocks of queries."""
-    keys = p.k.shape[2] if p.packed is None else p.packed.most_keys
-    kind = torch.int16 if keys <= 1 << 16 else torch.int32
-    return p.q.new_empty(*blocks, most_chosen(p), p.tiles.rows, dtype=kind)

@@ -1,0 +1,127 @@
+"""Attention over many keys that is launched again by addresses alone, and each by its own plan."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from tests.contracts.gpu.device import DEVICE
+from tests.kernels.gpu.addresses import Interpreted, launch_by_addresses
+from tests.kernels.gpu.test_flash import CAUSAL, EVERYTHING, ON_GPU, SMALL, inputs
+
+from parsimax.attention import flash
+from parsimax.attention.visibility import Band
+from parsimax.kernels.gpu.flash import launch
+from parsimax.kernels.gpu.flash import problem as problems
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+SIZES = {"queries": 5, "keys": 20}
+
+
+@pytest.fixture(autouse=True)
+def by_addresses(monkeypatch):
+    if not ON_GPU:
+        launch_by_addresses(monkeypatch)
+        monkeypatch.setattr(problems, "tiles_for", lambda q, v: SMALL)
+
+
+def attend(inputs, times, alpha=1.5, seen=None, band=EVERYTHING, lengths=None, scale=0.5):
+    """Results and gradients of numbers that differ from time to time."""
+    leaves = [(x.detach() * times).requires_grad_() for x in inputs]
+    if isinstance(alpha, torch.Tensor):
+        leaves.append(alpha := alpha.detach().clone().requires_grad_())
+    if seen is not None and seen.dtype != torch.bool:
+        leaves.append(seen := seen.detach().clone().requires_grad_())
+    arguments = (*leaves[:3], seen, band, lengths, alpha, scale)
+    with torch.no_grad():
+        alone = flash.flash_attention(*arguments)
+    out = flash.flash_attention(*arguments)
+    return [alone, out.detach(), *torch.autograd.grad(out.square().sum(), leaves)]
+
+
+def test_each_is_found_again_and_none_takes_the_plan_of_another():
+    """What differs in one thing alone, in turn."""
+    q, k, v = data = inputs(**SIZES)
+    noise = torch.randn(1, 2, 5, 20, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    alphas = torch.tensor([1.3, 1.7], device=DEVICE)
+    cases = [
+        (data, {}),
+        (inputs(**SIZES | {"keys": 21}), {}),
+        (inputs(**SIZES, ev=6), {}),
+        (inputs(**SIZES, groups=2), {}),
+        (inputs(torch.float16, **SIZES), {}),
+        ((q.contiguous(), k, v), {}),
+        ((q, k, v.contiguous()), {}),
+        (data, {"alpha": 1.3}),
+        (data, {"alpha": alphas}),
+        (data, {"scale": 0.25}),
+        (data, {"band": CAUSAL}),
+        (data, {"band": Band(3, 1)}),
+        (data, {"band": Band(right=0, offset=15)}),
+        (data, {"lengths": torch.tensor([17], device=DEVICE)}),
+        (data, {"seen": noise[:, :1, :1] > -0.3}),
+        (data, {"seen": noise > -0.3}),
+        (data, {"seen": noise}),
+    ]
+    first = [attend(arguments, 1.0, **options) for arguments, options in cases]
+    plans = len(launch._FORWARDS), len(launch._BACKWARDS)
+    assert plans == (2 * len(cases), len(cases))
+    before = Interpreted.again
+    again = [attend(arguments, 0.7, **options) for arguments, options in cases]
+    assert plans == (len(launch._FORWARDS), len(launch._BACKWARDS))
+    assert ON_GPU or Interpreted.again - before >= 9 * len(cases)
+    launch._FORWARDS.clear()
+    launch._BACKWARDS.clear()
+    for found, other, (arguments, options) in zip(again, first, cases, strict=True):
+        expected = attend(arguments, 0.7, **options)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert not torch.equal(found[1], other[1])
+
+
+def test_packed_sequences_that_begin_elsewhere():
+    q, k, v = (x[0].transpose(0, 1) for x in inputs(queries=9, keys=30))
+
+    def packed(places):
+        starts = [torch.tensor(x, device=DEVICE) for x in ((0, places, 9), (0, 3 * places, 30))]
+        with torch.no_grad():
+            return flash.packed_attention(q, k, v, starts, (6, 24), EVERYTHING, False, 1.5, 0.5)
+
+    found = [packed(places) for places in (3, 5, 3)]
+    assert len(launch._FORWARDS) == 1
+    assert torch.equal(found[0], found[2])
+    for out, places in zip(found, (3, 5), strict=False):
+        for rows, keys in (
+            (slice(places), slice(3 * places)),
+            (slice(places, 9), slice(3 * places, 30)),
+        ):
+            one = [x.transpose(0, 1)[None] for x in (q[rows], k[keys], v[keys])]
+            with torch.no_grad():
+                expected = flash.flash_attention(*one, None, EVERYTHING, None, 1.5, 0.5)[0]
+            assert (out[rows].transpose(0, 1) - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_memory_that_is_not_aligned_has_a_plan_of_its_own():
+    q, k, v = inputs(**SIZES)
+    room = k.new_empty(k.numel() + 1)
+    shifted = room[1:].view(k.transpose(1, 2).shape).transpose(1, 2).copy_(k)
+    assert shifted.data_ptr() % 16 != 0
+    assert shifted.stride() == k.stride()
+    with torch.no_grad():
+        found = [
+            flash.flash_attention(q, x, v, None, EVERYTHING, None, 1.5, 0.5)
+            for x in (k, shifted, k)
+        ]
+    assert all(torch.equal(found[0], x) for x in found)
+    assert len(launch._FORWARDS) == 2
+
+
+def test_plans_keep_nothing_alive():
+    data = inputs(**SIZES)
+    attend(data, 1.0)
+    watched = [weakref.ref(x) for x in data]
+    del data
+    gc.collect()
+    assert [x() for x in watched] == [None, None, None]
