@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import parsimax as px
-from parsimax.attention import fused
+from parsimax.attention import fused, tiled
 from parsimax.attention.inputs import check_scale
 
 Q, K, V = torch.zeros(2, 4, 3, 8), torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 5, 6)
@@ -144,3 +145,28 @@ def test_lengths_that_were_counted_on_the_cpu_go_where_the_scores_are() -> None:
     q, k, v = (x.to("meta") for x in (Q, K, V))
     for lengths in (torch.tensor([2, 1]), torch.tensor(2)):
         assert px.attention(q, k, v, key_lengths=lengths).device.type == "meta"
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+def test_what_lies_beyond_the_lengths_does_not_matter(
+    tiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tiles:
+        monkeypatch.setitem(tiled._LARGE, "cpu", -1)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(x.shape, generator=generator) for x in (Q, K, V))
+    lengths = torch.tensor([2, 3])
+    dirty_k, dirty_v = k.clone(), v.clone()
+    for item, length in enumerate(lengths.tolist()):
+        dirty_k[item, :, length:] = torch.nan
+        dirty_v[item, :, length:] = torch.inf
+
+    def results(*inputs: Tensor) -> list[Tensor]:
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        out = px.attention(*leaves, key_lengths=lengths)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), leaves)]
+
+    for found, expected in zip(results(q, dirty_k, dirty_v), results(q, k, v), strict=True):
+        torch.testing.assert_close(found, expected)
+    one = px.attention(q[0, 0], dirty_k[0, 0], dirty_v[0, 0], key_lengths=torch.tensor(2))
+    torch.testing.assert_close(one, px.attention(q[0, 0], k[0, 0, :2], v[0, 0, :2]))

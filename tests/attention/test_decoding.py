@@ -208,6 +208,17 @@ VALUE_ERRORS: list[tuple[str, dict[str, Any]]] = [
         {"block_table": TABLE + 1, "lengths": torch.tensor([12, 3])},
     ),
     (r"broadcast to the scores \(2, 2, 1, 6\)", {"attn_mask": torch.ones(2, 5)}),
+    (
+        r"alpha must have shape \(2,\).* got shape \(3, 2, 1, 1\)",
+        {"alpha": torch.full((3, 2, 1, 1), 1.3), "lengths": torch.tensor([3, 6])},
+    ),
+    (
+        r"lam of Sparsegen must have the batch of q, 2, or 1, got shape \(3, 1, 1, 1\)",
+        {
+            "mapping": px.mappings.Sparsegen(torch.zeros(3, 1, 1, 1)),
+            "lengths": torch.tensor([3, 6]),
+        },
+    ),
     ("window must be None, an int", {"window": 1.5, "lengths": torch.tensor([1, 2])}),
 ]
 

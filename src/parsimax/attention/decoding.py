@@ -11,7 +11,7 @@ from torch import Tensor
 from parsimax._core.validation import check_values, values_readable, without_values
 from parsimax.mappings import Mapping, parse
 
-from .choice import DEFAULT_ALPHA, check_one_choice
+from .choice import DEFAULT_ALPHA, align_alpha, check_one_choice
 from .flash_decoding import decoding_alpha, flash_decode
 from .functional import attention, read_text
 from .inputs import check_flag, check_scale, check_tensor
@@ -144,6 +144,10 @@ def _item_by_item(request: Request, k_cache: Tensor, v_cache: Tensor, options: O
     if lengths is None or len(set(lengths)) <= 1:
         return _cut(request, k_cache, v_cache, options, lengths[0] if lengths else None)
     mapping = None if options.mapping is None else parse(options.mapping)
+    if mapping is None:
+        align_alpha(options.alpha, torch.Size((*request.q.shape[:3], max(lengths))))
+    else:
+        _check_batch(mapping, items)
     parts = []
     for i in range(items):
         table = request.block_table
@@ -167,6 +171,16 @@ def _item_by_item(request: Request, k_cache: Tensor, v_cache: Tensor, options: O
 def _of_item(x: Any, i: int) -> Any:
     """Of what broadcasts to (B, Hq, Lq, Lk)."""
     return x[i : i + 1] if x is not None and x.ndim == 4 and x.shape[0] > 1 else x
+
+
+def _check_batch(mapping: Mapping, items: int) -> None:
+    """An item takes its own part of a tensor, and would not see that there are too many."""
+    for name, x in ((f.name, getattr(mapping, f.name)) for f in fields(mapping)):
+        if isinstance(x, Tensor) and x.ndim == 4 and x.shape[0] not in (1, items):
+            raise ValueError(
+                f"{name} of {type(mapping).__name__} must have the batch of q, {items}, or 1, got "
+                f"shape {tuple(x.shape)}"
+            )
 
 
 def _mapping_of_item(mapping: Mapping, i: int) -> Mapping:

@@ -30,4 +30,4 @@ def draw(p: float) -> Dropping | None:
     """Anew for each call, and the same after the same ``torch.manual_seed``."""
     if p == 0:
         return None
-    return Dropping(p, int(torch.randint(1 << 62, ())))
+    return Dropping(p, int(torch.randint(1 << 62, (), device="cpu")))

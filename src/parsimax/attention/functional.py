@@ -140,6 +140,10 @@ def attention(
             if few and reach is not None:
                 return _one_step(lower, key_lengths, seen, reach, known, scale)
             return flash.flash_attention(*lower, seen, band, key_lengths, known, scale)
+    if within is not None:  # nothing is there, and a weight of 0 would not remove a NaN
+        inside = within.mT if within.ndim > 1 else within.unsqueeze(-1)
+        k, v = (torch.where(inside, x, 0.0) for x in (k, v))
+        lower = autocast_inputs(q, k, v)
     rows = read_rows(alpha, chosen, shape) if tiled.large(shape, q) else None
     if rows is not None:
         check_dtypes(*lower)

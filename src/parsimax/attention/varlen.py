@@ -69,7 +69,8 @@ def packed(
             ``max_seqlen_k`` before they start; without them the host reads the starts once, for
             which it waits, but for inside of torch.compile and CUDA graphs, where more memory is
             set aside instead. With them nothing is read, and if the starts cannot be or a sequence
-            is longer, the result is NaN.
+            is longer, the result is NaN. Elsewhere the starts are always read, which
+            torch.compile(fullgraph=True) refuses.
         max_seqlen_k: The same of the keys; ``None`` with ``cu_seqlens_k=None`` is as for queries.
 
     Returns:

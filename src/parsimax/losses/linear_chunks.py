@@ -181,12 +181,12 @@ def _solve_chunk(problem: Problem, room: _Room, want_change: bool) -> _Chunk:
         return _solve_plainly(problem, z, want_change)
     from parsimax.kernels.cpu import linear
 
-    alpha = torch.as_tensor(problem.alpha, dtype=torch.float64).detach().reshape(-1)
+    alpha = torch.as_tensor(problem.alpha, dtype=torch.float64, device="cpu").detach().reshape(-1)
     used = (problem.scale != 0) | (problem.own != 0) | (problem.each != 0)
     if not problem.smoothed:
-        weights = torch.zeros(0, dtype=torch.float64)
+        weights = alpha.new_zeros(0)
     elif problem.class_weight is None:
-        weights = torch.ones(1, dtype=torch.float64)
+        weights = alpha.new_ones(1)
     else:
         weights = problem.class_weight.detach().double().contiguous()
     rows = linear.solve_in_place(z, alpha, problem.index, used, weights, want_change)

@@ -62,7 +62,7 @@ def check_room(z: Tensor, k: Parameter, dim: int, mask: Tensor | None) -> None:
     if z.numel() == 0:
         return
     allowed = (apply_mask(z.detach(), mask) != -torch.inf).sum(dim, keepdim=True)
-    wanted = k.detach() if isinstance(k, Tensor) else torch.tensor(k, dtype=torch.float64)
+    wanted = k.detach() if isinstance(k, Tensor) else allowed.new_tensor(k, dtype=torch.float64)
     bad = ~((wanted >= 0) & (wanted <= allowed)) & (allowed > 0)
     if bool(bad.any()):
         asked = wanted.expand_as(bad)[bad][0].item()

@@ -84,7 +84,7 @@ def instance_sizes(
     """(B, 2): the part of each instance that counts, on the CPU; each must have a structure."""
     sizes = _full_sizes(torch.Size(lead).numel(), rows, columns)
     if lengths is not None:
-        full = torch.tensor([rows, columns])
+        full = torch.tensor([rows, columns], device="cpu")
         given = _check_lengths(structure, lead, lengths, cut)
         if cut == "both":
             sizes = given.expand(-1, 2).contiguous() if given.shape[1] == 1 else given.clone()

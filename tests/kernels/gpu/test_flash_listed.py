@@ -64,7 +64,7 @@ def results(q, k, v, tiles, alpha, **options):
     alone, _ = launch.forward(problem, train=False)
     out, saved = launch.forward(problem, train=True)
     generator = torch.Generator().manual_seed(1)
-    g = torch.randn(out.shape, generator=generator).to(out)
+    g = torch.randn(out.shape, generator=generator).to(DEVICE, torch.bfloat16).to(out)
     found = launch.backward(problem, saved, g, want_alpha=isinstance(alpha, torch.Tensor))
     return [alone, out, *(x for x in found if x is not None)]
 
@@ -236,6 +236,54 @@ def test_half_precision(dtype, alpha, maps):
     for mine, theirs in zip(made, expected, strict=True):
         bound = 2e-3 if dtype == torch.float16 else 1e-2
         assert (mine.float() - theirs).norm() <= bound * theirs.norm()
+    assert maps[0].any()
+
+
+def test_lists_that_fill_their_room(maps, monkeypatch):
+    """Keys are read ahead, and there is nothing behind the last one."""
+    data = inputs()
+    expected = results(*data, ONE_BY_ONE, 1.5)
+    _, saved = launch.forward(problems.Problem(*data, None, 1.5, 0.5, tiles=ONE_BY_ONE), train=True)
+    longest = saved.chosen_counts.max().item()
+    for module in (launch, rooms):
+        monkeypatch.setattr(module, "most_chosen", lambda p: longest + longest % 2)
+    launch._FORWARDS.clear()
+    launch._BACKWARDS.clear()
+    made = results(*data, ONE_BY_ONE, 1.5)
+    assert all(torch.equal(*pair) for pair in zip(made, expected, strict=True))
+    assert maps[-1].all()
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.05])
+def test_the_gradient_of_an_alpha_loses_no_digits(strength, maps):
+    """One query sees nothing; scores that are nearly alike are left to blocks."""
+    q, k, v = (x.bfloat16() for x in inputs(strength=strength))
+    alpha = torch.tensor([1.6], device=DEVICE)
+    seen = torch.ones(1, 1, SIDE, LONG, dtype=torch.bool, device=DEVICE)
+    seen[0, 0, 5] = False
+    mine = results(q, k, v, ONE_BY_ONE, alpha, seen=seen)[-1]
+    assert maps[0].all() == (strength == 1.0)
+    wide = [x.float() for x in (q, k, v)]
+    theirs = results(*wide, BLOCKS._replace(listed=None), alpha, seen=seen)[-1]
+    assert (mine - theirs).norm() <= (1e-4 if strength == 1.0 else 1e-2) * theirs.norm()
+
+
+def test_alpha_where_the_last_step_is_taken_with_the_output(maps, monkeypatch):
+    q, k, v = (x.bfloat16() for x in inputs(strength=0.7))
+    alpha = torch.tensor([1.6], device=DEVICE)
+    wide = [x.float() for x in (q, k, v)]
+    theirs = results(*wide, BLOCKS._replace(listed=None), alpha)[-1]
+    loose = launch.Enough(5e-2, 5e-2, 5e-2)
+    monkeypatch.setattr(launch, "_enough", lambda p, train: loose if train else launch._EXACTLY)
+    mine = results(q, k, v, ONE_BY_ONE, alpha)[-1]
+    assert maps[0].all()
+    assert (mine - theirs).norm() <= 2e-5 * theirs.norm()  # 1e-4 if rounding is not taken out
+
+
+def test_alpha_where_all_scores_are_negative(maps):
+    """Beyond the end of a list, a score of 0 would lie above the threshold."""
+    q, k, v = inputs()
+    check(q.abs(), -k.abs(), v, torch.tensor([1.6], device=DEVICE))
     assert maps[0].any()
 
 

@@ -10,6 +10,7 @@ import torch
 from tests.contracts.gpu.device import DEVICE
 from tests.kernels.gpu.addresses import Interpreted, launch_by_addresses
 from tests.kernels.gpu.test_flash import CAUSAL, EVERYTHING, ON_GPU, SMALL, inputs
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from parsimax.attention import flash
 from parsimax.attention.visibility import Band
@@ -125,3 +126,26 @@ def test_plans_keep_nothing_alive():
     del data
     gc.collect()
     assert [x() for x in watched] == [None, None, None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("learned", [False, True])
+def test_compilers_are_told_of_tensors_as_they_will_be(dtype, learned, monkeypatch):
+    """Of all that is saved, with keys that are kept, and of all gradients."""
+    tiles = problems.tiles_for(*inputs()[::2])._replace(listed=1)
+    monkeypatch.setattr(problems, "tiles_for", lambda q, v: tiles)
+    tensors = [*inputs(dtype, **SIZES, ev=6), None]
+    tensors += [torch.tensor([1.4, 1.6], device=DEVICE) if learned else None, None, None, None]
+    numbers = (0.0 if learned else 1.5, 0.5, flash.UNLIMITED, flash.UNLIMITED, 0, 0, 0, False)
+    real = flash._operator(*tensors, *numbers)
+    back = flash._backward_operator(
+        torch.ones_like(real[0]), list(real[1:]), *tensors, *numbers, learned, False
+    )
+    with FakeTensorMode() as mode:
+        imagined = [None if x is None else mode.from_tensor(x) for x in tensors]
+        fake = flash._operator(*imagined, *numbers)
+        kept = [mode.from_tensor(x) for x in real[1:]]
+        fake_back = flash._backward_operator(fake[0], kept, *imagined, *numbers, learned, False)
+    for made, promised in zip((*real, *back), (*fake, *fake_back), strict=True):
+        assert (made.shape, made.dtype) == (promised.shape, promised.dtype)
+        assert made.stride() == promised.stride()

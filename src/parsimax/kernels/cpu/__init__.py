@@ -102,7 +102,7 @@ def forward(name: str, z: Tensor, parameter: float | Tensor) -> Tensor:
         return p
     rows = _rows(z)
     # of the final shape: a view as the result could not be changed in place
-    p = torch.empty(z.shape, dtype=torch.from_numpy(rows).dtype)
+    p = torch.empty(z.shape, dtype=torch.from_numpy(rows).dtype, device="cpu")
     out = p.view(rows.shape).numpy()
     for_rows(_FORWARD[name], *rows.shape, rows, _parameters(parameter, z.shape), out)
     return p.to(z.dtype)
@@ -114,7 +114,8 @@ def backward(
     """Gradient in the scores, and in the parameter (one value a row, or empty if not wanted)."""
     if _in_slabs(p):
         gz = torch.empty_like(p)
-        change = torch.empty((*p.shape[:-1], 1) if want_parameter else 0, dtype=torch.float64)
+        shape = (*p.shape[:-1], 1) if want_parameter else (0,)
+        change = torch.empty(shape, dtype=torch.float64, device="cpu")
         for slab in _slabs(p):
             part = _part(parameter, slab)
             gz[slab], rows_change = backward(
@@ -124,7 +125,7 @@ def backward(
                 change[slab] = rows_change.reshape(change[slab].shape)
         return gz, change.reshape(-1)
     rows, grads = _rows(p), _rows(g)
-    out = torch.empty(rows.shape, dtype=torch.from_numpy(rows).dtype)
+    out = torch.empty(rows.shape, dtype=torch.from_numpy(rows).dtype, device="cpu")
     dparam = np.zeros(len(rows) if want_parameter else 0)
     for_rows(
         _BACKWARD[name],
@@ -144,7 +145,7 @@ def box_forward(name: str, z: Tensor, upper: Tensor, lower: Tensor | None, slack
     A sum of bounds may miss one by ``slack``.
     """
     rows, high, low = _rows(z), _rows(upper), _no_rows(z) if lower is None else _rows(lower)
-    p = torch.empty(z.shape, dtype=z.dtype)
+    p = torch.empty(z.shape, dtype=z.dtype, device="cpu")
     for_rows(_BOX[name], *rows.shape, rows, high, low, slack, p.view(rows.shape).numpy())
     return p
 
@@ -157,7 +158,8 @@ def box_backward(
     low = _no_rows(p) if lower is None else _rows(lower)
     wanted = (True, want_upper, lower is not None)
     gz, gu, gl = (
-        torch.empty(p.shape if want else (0, p.shape[-1]), dtype=p.dtype) for want in wanted
+        torch.empty(p.shape if want else (0, p.shape[-1]), dtype=p.dtype, device="cpu")
+        for want in wanted
     )
     out = [x.view(-1, p.shape[-1]).numpy() for x in (gz, gu, gl)]
     dense = name == "constrained_softmax"
@@ -166,7 +168,7 @@ def box_backward(
 
 
 def _no_rows(x: Tensor) -> Any:
-    return torch.empty((0, 0), dtype=x.dtype).numpy()
+    return torch.empty((0, 0), dtype=x.dtype, device="cpu").numpy()
 
 
 def solve_loss(
@@ -178,8 +180,8 @@ def solve_loss(
     finite.
     """
     rows = _rows(z)
-    p = torch.empty(rows.shape, dtype=torch.from_numpy(rows).dtype)
-    gap, lag, top = (torch.empty(len(rows), dtype=torch.float64) for _ in range(3))
+    p = torch.empty(rows.shape, dtype=torch.from_numpy(rows).dtype, device="cpu")
+    gap, lag, top = (torch.empty(len(rows), dtype=torch.float64, device="cpu") for _ in range(3))
     for_rows(
         _CONJUGATE[name],
         *rows.shape,
@@ -207,7 +209,7 @@ def _indices(index: Tensor | None) -> Any:
 def loss_backward(p: Tensor, g: Tensor, index: Tensor | None, glag: Tensor) -> Tensor:
     """``g p - glag e_index`` for one ``g`` and ``glag`` a row."""
     rows = _rows(p)
-    out = torch.empty(rows.shape, dtype=torch.from_numpy(rows).dtype)
+    out = torch.empty(rows.shape, dtype=torch.from_numpy(rows).dtype, device="cpu")
     scales = [x.double().expand(p.shape[:-1]).reshape(-1).contiguous().numpy() for x in (g, glag)]
     for_rows(
         conjugate.loss_backward,
@@ -224,7 +226,7 @@ def loss_backward(p: Tensor, g: Tensor, index: Tensor | None, glag: Tensor) -> T
 def entmax_domega(p: Tensor, alpha: float | Tensor) -> Tensor:
     """dOmega/dalpha at fixed p, one float64 value a row."""
     rows = _rows(p)
-    out = torch.empty(len(rows), dtype=torch.float64)
+    out = torch.empty(len(rows), dtype=torch.float64, device="cpu")
     for_rows(conjugate.entmax_domega, *rows.shape, rows, _parameters(alpha, p.shape), out.numpy())
     return out.reshape(p.shape[:-1])
 
@@ -234,7 +236,7 @@ def dense_lag(z: Tensor, top: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     rows = _rows(z)
     if a.numel() <= z.shape[-1]:
         a = a.reshape(-1, a.shape[-1]).expand(1, z.shape[-1])
-    lag, total = (torch.empty(len(rows), dtype=torch.float64) for _ in range(2))
+    lag, total = (torch.empty(len(rows), dtype=torch.float64, device="cpu") for _ in range(2))
     tops = top.detach().double().reshape(-1).contiguous()
     arrays = (x.numpy() for x in (tops, torch.from_numpy(_rows(a)), lag, total))
     for_rows(conjugate.dense_lag, *rows.shape, rows, *arrays)

@@ -44,9 +44,9 @@ def solve_in_place(
     1 for all, or nothing.
     """
     rows = len(z)
-    gap, lag, spread = (torch.zeros(rows, dtype=torch.float64) for _ in range(3))
-    change = torch.zeros(rows if want_change else 0, dtype=torch.float64)
-    counts = torch.zeros(rows, dtype=torch.int64)
+    gap, lag, spread = (torch.zeros(rows, dtype=torch.float64, device="cpu") for _ in range(3))
+    change = torch.zeros(rows if want_change else 0, dtype=torch.float64, device="cpu")
+    counts = torch.zeros(rows, dtype=torch.int64, device="cpu")
     arrays = (x.numpy() for x in (z, alpha, index, used, weights, gap, lag, spread, change, counts))
     for_rows(support.solve_in_place, *z.shape, *arrays)
     return Solved(gap, lag, spread, change, counts)
@@ -54,10 +54,11 @@ def solve_in_place(
 
 def gather(p: Tensor, index: Tensor, counts: Tensor) -> Support:
     """The entries of ``p`` that are not 0, and the target of each row that has any."""
-    offsets = torch.zeros(len(p) + 1, dtype=torch.int64)
+    offsets = torch.zeros(len(p) + 1, dtype=torch.int64, device="cpu")
     torch.cumsum(counts + (counts > 0), 0, out=offsets[1:])
     size = int(offsets[-1])
-    where, values = torch.empty(size, dtype=torch.int32), torch.empty(size, dtype=p.dtype)
+    where = torch.empty(size, dtype=torch.int32, device="cpu")
+    values = torch.empty(size, dtype=p.dtype, device="cpu")
     arrays = (x.numpy() for x in (p, index, offsets, where, values))
     for_rows(support.gather_support, *p.shape, *arrays)
     return Support(offsets, where, values)
@@ -68,7 +69,7 @@ def join(parts: list[Support]) -> Support:
     ends = np.cumsum([0] + [len(part.values) for part in parts])
     offsets = [part.offsets[1:] + int(end) for part, end in zip(parts, ends, strict=False)]
     return Support(
-        torch.cat([torch.zeros(1, dtype=torch.int64), *offsets]),
+        torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), *offsets]),
         torch.cat([part.where for part in parts]),
         torch.cat([part.values for part in parts]),
     )
@@ -84,7 +85,7 @@ def scaled(part: Support, scale: Tensor, own: Tensor) -> Support:
 
 def transposed(part: Support, columns: int) -> Support:
     """The same entries by column."""
-    starts = torch.zeros(columns + 1, dtype=torch.int64)
+    starts = torch.zeros(columns + 1, dtype=torch.int64, device="cpu")
     rows, values = torch.empty_like(part.where), torch.empty_like(part.values)
     support.transpose_support(*(x.numpy() for x in (*part, starts, rows, values)))
     return Support(starts, rows, values)

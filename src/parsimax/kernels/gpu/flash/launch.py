@@ -305,7 +305,8 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool, tabled: bool
     for name, room in of_gradients(p).items():
         a_pass.room(name, room)
     a_pass.room("lines", Room((items, heads, queries, 2), torch.float32))  # see query_kernel
-    parts = p.tiles.rows // PART.value if keeps_keys(p) and not want_scores else 0
+    parts = p.tiles.rows // PART.value if keeps_keys(p) else 0
+    assert not (parts and want_scores), "no keys are kept where numbers are added to scores"
     a_pass.same("changes", "top")
     if want_alpha:
         shape = (items, heads, p.row_blocks, max(parts, 1))

@@ -32,7 +32,6 @@ def _weighted(
 ):  # fmt: skip
     """(p, u, value) of one key for every query; 0 where there is none."""
     p, u = shares(tl.where(inside, tl.fma(score, a, b), 0.0), beta, gamma, KIND, NEAR)
-    key = tl.where(inside, key, 0)
     return p, u, load_each(v_ptr, key, v_row, inside, parts, value_size, WHOLE)
 
 

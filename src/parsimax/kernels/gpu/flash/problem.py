@@ -183,5 +183,8 @@ def keeps_keys(p: Problem) -> bool:
 
 
 def most_chosen(p: Problem) -> int:
-    """Keys of a query that there is room for; with 65,536 normal scores 62 have weight at 1.5."""
+    """Keys of a query that there is room for; with 65,536 normal scores 62 have weight at 1.5.
+
+    An even number, since two are read at a time.
+    """
     return 192 if isinstance(p.alpha, Tensor) or p.alpha < 1.45 else 96

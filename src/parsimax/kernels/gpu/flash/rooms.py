@@ -40,6 +40,7 @@ def of_forward(p: Problem, train: bool) -> dict[str, Room]:
     if train:
         # not rounded to half: gradients are differences to it
         rooms["mean"] = of_result(p, p.q, p.v.shape[3], torch.float32)
+        # the mass of u as it was rounded, which leaves five digits of alpha's gradient or more
         wanted = rough(p) and isinstance(p.alpha, Tensor)
         rooms["slope"] = Room((items, heads, queries) if wanted else (0,), torch.float32)
         rooms["chosen"] = of_chosen(p, *blocks)
