@@ -105,20 +105,21 @@ class _Fused(torch.autograd.Function):
     ) -> Tensor:
         out, saved = _forward(q, k, v, seen, causal, tensor, value, scale)
         # as they came: a copy made here would have no part in a gradient of the gradient
-        ctx.save_for_backward(q, k, v, seen, tensor, saved)
+        ctx.save_for_backward(q, k, v, seen, tensor, *saved)
         ctx.causal, ctx.value, ctx.scale = causal, value, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = grads
-        q, k, v, seen, tensor, saved = ctx.saved_tensors
+        q, k, v, seen, tensor, *kept = ctx.saved_tensors
         want = tensor is not None and ctx.needs_input_grad[5]
         if not kernels_allowed(g):
             gq, gk, gv, ga = _plain_gradients(ctx, (q, k, v, seen, tensor), g)
             return gq, gk, gv, None, None, ga, None, None
         alpha = ctx.value if tensor is None else alphas_of_heads(tensor)
         on_device_of, short_attention = _kernels()
+        saved = short_attention.Saved(*kept)
         with on_device_of(q):
             gq, gk, gv, change = short_attention.backward(
                 *_in_rows(q, k, v), seen, ctx.causal, alpha, ctx.scale, saved, g, want
@@ -137,7 +138,7 @@ def _forward(
     tensor: Tensor | None,
     value: float,
     scale: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The context, and what its backward takes."""
     on_device_of, short_attention = _kernels()
     alpha = value if tensor is None else alphas_of_heads(tensor)

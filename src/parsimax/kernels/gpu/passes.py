@@ -6,13 +6,13 @@ everything is that it allocates, but no tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .chain import Chain, Launch
+from .chain import Chain, Launch, alignment, found_again
 
 
 class Room(NamedTuple):
@@ -23,13 +23,22 @@ class Room(NamedTuple):
     strides: tuple[int, ...] | None = None  # None: without gaps
     zeros: bool = False
 
+    @classmethod
+    def of_heads(
+        cls, items: int, heads: int, rows: int, size: int, dtype: torch.dtype, by_rows: bool
+    ) -> Room:
+        """(items, heads, rows, size), of which rows or heads come first in memory."""
+        steps = (size, heads * size) if by_rows else (rows * size, size)
+        return cls((items, heads, rows, size), dtype, (heads * rows * size, *steps, 1))
+
     def allocate(self, like: Tensor) -> Tensor:
         """On the same device."""
-        if self.zeros:
-            return like.new_zeros(self.shape, dtype=self.dtype)
-        if self.strides is None:
-            return like.new_empty(self.shape, dtype=self.dtype)
-        return like.new_empty_strided(self.shape, self.strides, dtype=self.dtype)
+        shape, dtype, strides, zeros = self
+        if zeros:
+            return like.new_zeros(shape, dtype=dtype)
+        if strides is None:
+            return like.new_empty(shape, dtype=dtype)
+        return like.new_empty_strided(shape, strides, dtype=dtype)
 
 
 class Pass:
@@ -59,29 +68,40 @@ class Pass:
     def launch(
         self,
         kernel: Any,
-        programs: int,
+        grid: tuple[int, ...],
         tensors: str,
         numbers: tuple[Any, ...],
         options: dict[str, Any],
     ) -> None:
         """Add one: its tensors come first, then numbers, and its options are constants."""
         which = tuple([self._which[name] for name in tensors.split()])
-        self._launches.append(Launch(kernel, (programs,), which, numbers, options))
+        self._launches.append(Launch(kernel, grid, which, numbers, options))
 
     def allocate(self, like: Tensor) -> dict[str, Tensor]:
         """All rooms, by their names."""
         return {name: room.allocate(like) for name, room in self._rooms.items()}
 
-    def __call__(self, given: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Launch all; what was allocated."""
+    def run(self, given: Sequence[Tensor], addresses: list[int]) -> dict[str, Tensor]:
+        """Launch all, of tensors that lie at these addresses; what was allocated."""
         made = self.allocate(given[0])
         chain = self._chain
         if chain is None:
             chain = self._chain = Chain(self._launches)
         if chain.ready:
-            addresses = [x.data_ptr() for x in given]
             addresses += [x.data_ptr() for x in made.values()]
             chain.again(addresses)
         else:
             chain.first([*given, *made.values()])
         return made
+
+
+def run(
+    passes: dict[Hashable, Pass],
+    key: tuple[Hashable, ...],
+    given: Sequence[Tensor],
+    make: Callable[[], Pass],
+) -> dict[str, Tensor]:
+    """What the pass for this key, and for memory that is aligned like this, allocates and fills."""
+    addresses = [x.data_ptr() for x in given]
+    found = found_again(passes, (*key, alignment(addresses)), make)
+    return found.run(given, addresses)

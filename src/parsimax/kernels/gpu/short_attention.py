@@ -18,8 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .approx import reciprocal, rounded
-from .chain import Chain, Launch, alignment, found_again
 from .newton import ALWAYS, ENTMAX15, NEAR_ONE, NEVER, POWER, SOFTMAX, SPARSEMAX
+from .passes import Pass, Room, run
 from .products import precise, product
 from .quick import quick
 from .reductions import maximum, sum2
@@ -261,10 +261,9 @@ def _tile(queries: int, keys: int, size: int, of_scores: bool, backward: bool) -
 
 def _numbers(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, alpha: float | Tensor, scale: float,
-    *others: tuple[int, ...],
+    *others: Room,
 ) -> tuple[float | int, ...]:  # fmt: skip
     """With the strides of what else is read or written."""
-    strides = (q.stride(), k.stride(), v.stride())
     return (
         scale,
         0.0 if isinstance(alpha, Tensor) else alpha - 1.0,
@@ -274,35 +273,18 @@ def _numbers(
         q.shape[3],
         v.shape[3],
         q.shape[1] // k.shape[1],
-        *(step for steps in strides for step in steps[:3]),
+        *q.stride()[:3],
+        *k.stride()[:3],
+        *v.stride()[:3],
         *((0, 0, 0, 0) if seen is None else seen.stride()),
-        *(step for steps in others for step in steps[:3]),
+        *(step for room in others if room.strides is not None for step in room.strides[:3]),
     )
 
 
-class _Layout(NamedTuple):
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @classmethod
-    def like(cls, x: Tensor, heads: int, size: int) -> _Layout:
-        """(items, heads, length, size), which lies as ``x`` does."""
-        items, _, length, _ = x.shape
-        by_rows = x.stride(1) < x.stride(2)
-        steps = (size, heads * size) if by_rows else (length * size, size)
-        return cls((items, heads, length, size), (heads * length * size, *steps, 1))
-
-
-class _Plan(NamedTuple):
-    """One launch but for the addresses, and how its results lie."""
-
-    chain: Chain
-    results: tuple[_Layout, ...]
-
-
-# By all that decides them
-_FORWARDS: dict[Hashable, _Plan] = {}
-_BACKWARDS: dict[Hashable, _Plan] = {}
+def _result(like: Tensor, heads: int, size: int) -> Room:
+    """(items, heads, length, size), which lies as ``like`` does."""
+    items, _, length, _ = like.shape
+    return Room.of_heads(items, heads, length, size, like.dtype, like.stride(1) < like.stride(2))
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -325,6 +307,19 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     )
 
 
+class Saved(NamedTuple):
+    """The largest score and the unknown of each row."""
+
+    top: Tensor
+    x: Tensor
+
+
+# By all that decides them
+_FORWARDS: dict[Hashable, Pass] = {}
+_BACKWARDS: dict[Hashable, Pass] = {}
+_GIVEN = "q k v seen alphas"
+
+
 def _key(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, alpha: float | Tensor,
     scale: float,
@@ -340,65 +335,68 @@ def _key(
 def forward(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, alpha: float | Tensor,
     scale: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Saved]:  # fmt: skip
     """Context (items, heads, Lq, Ev) of q (items, heads, Lq, E), and k and v of no more heads.
 
     The last stride of q, k and v is 1; ``seen`` is bool, (items, heads, Lq, Lk) with any strides;
-    alpha is a number from 1 to 2, or one value a head. Behind the context stands what the backward
-    takes: the largest score and the unknown of each row, (2, items, heads, Lq).
+    alpha is a number from 1 to 2, or one value a head.
     """
+    arguments = (q, k, v, seen, causal, alpha, scale)
     given = (q, k, v, q if seen is None else seen, alpha if isinstance(alpha, Tensor) else q)
-    addresses = [*map(Tensor.data_ptr, given)]
-    key = (*_key(q, k, v, seen, causal, alpha, scale), alignment(addresses))
+    made = run(_FORWARDS, _key(*arguments), given, lambda: _forward_pass(*arguments))
+    return made["out"], Saved(made["top"], made["x"])
+
+
+def _forward_pass(
+    q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, alpha: float | Tensor,
+    scale: float,
+) -> Pass:  # fmt: skip
     items, heads, queries, _ = q.shape
-
-    def made() -> _Plan:
-        like = _Layout.like(q, heads, v.shape[3])
-        constants = _constants(q, k, v, seen, causal, alpha, False)
-        grid = (items * heads, pieces(queries, int(constants["ROWS"])))
-        numbers = _numbers(q, k, v, seen, alpha, scale, like.strides)
-        return _Plan(Chain([Launch(_forward, grid, tuple(range(8)), numbers, constants)]), (like,))
-
-    chain, (layout,) = found_again(_FORWARDS, key, made)
-    out = q.new_empty_strided(*layout)
-    saved = q.new_empty(2, items, heads, queries, dtype=torch.float32)
-    if chain.ready:
-        top = saved.data_ptr()
-        chain.again([*addresses, out.data_ptr(), top, top + saved.nbytes // 2])
-    else:
-        chain.first([*given, out, *saved])
-    return out, saved
+    a_pass, out = Pass(_GIVEN), _result(q, heads, v.shape[3])
+    a_pass.room("out", out)
+    for name in Saved._fields:
+        a_pass.room(name, Room((items, heads, queries), torch.float32))
+    constants = _constants(q, k, v, seen, causal, alpha, False)
+    a_pass.launch(
+        _forward, (items * heads, pieces(queries, int(constants["ROWS"]))), f"{_GIVEN} out top x",
+        _numbers(q, k, v, seen, alpha, scale, out), constants,
+    )  # fmt: skip
+    return a_pass
 
 
 def backward(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, alpha: float | Tensor,
-    scale: float, saved: Tensor, g: Tensor, want: bool,
+    scale: float, saved: Saved, g: Tensor, want: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Gradients of q, k and v (of each query head), and of alpha (items, heads) if wanted."""
     g = g if g.stride(3) == 1 else g.contiguous()
-    given = (q, k, v, q if seen is None else seen, alpha if isinstance(alpha, Tensor) else q, g)
-    addresses = [*map(Tensor.data_ptr, given)]
-    key = (*_key(q, k, v, seen, causal, alpha, scale), g.stride(), want, alignment(addresses))
+    arguments = (q, k, v, seen, causal, alpha, scale)
+    given = (
+        q, k, v, q if seen is None else seen, alpha if isinstance(alpha, Tensor) else q, *saved, g
+    )  # fmt: skip
+    key = (*_key(*arguments), g.stride(), want)
+    made = run(_BACKWARDS, key, given, lambda: _backward_pass(*arguments, g.stride(), want))
+    return made["gq"], made["gk"], made["gv"], made.get("change")
+
+
+def _backward_pass(
+    q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, alpha: float | Tensor,
+    scale: float, g_strides: tuple[int, ...], want: bool,
+) -> Pass:  # fmt: skip
     items, heads, queries, size = q.shape
-
-    def made() -> _Plan:
-        sizes = ((q, size), (k, size), (v, v.shape[3]))
-        like = tuple(_Layout.like(x, heads, of_each) for x, of_each in sizes)
-        constants = _constants(q, k, v, seen, causal, alpha, True)
-        constants |= {"WANT": want, "ONCE": queries <= int(constants["ROWS"])}
-        strides = (g.stride(), *(each.strides for each in like))
-        numbers = _numbers(q, k, v, seen, alpha, scale, *strides)
-        launch = Launch(_backward, (items * heads,), tuple(range(12)), numbers, constants)
-        return _Plan(Chain([launch]), like)
-
-    chain, layouts = found_again(_BACKWARDS, key, made)
-    gq, gk, gv = [q.new_empty_strided(*layout) for layout in layouts]
-    change = q.new_empty(items, heads, dtype=torch.float32) if want else None
-    results = (gq, gk, gv, gq if change is None else change)
-    if chain.ready:
-        top = saved.data_ptr()
-        rows = (top, top + saved.nbytes // 2)
-        chain.again([*addresses[:5], *rows, addresses[5], *map(Tensor.data_ptr, results)])
+    a_pass = Pass(f"{_GIVEN} top x g")
+    sizes = {"gq": (q, size), "gk": (k, size), "gv": (v, v.shape[3])}
+    rooms = {name: _result(like, heads, of_each) for name, (like, of_each) in sizes.items()}
+    for name, room in rooms.items():
+        a_pass.room(name, room)
+    if want:
+        a_pass.room("change", Room((items, heads), torch.float32))
     else:
-        chain.first([*given[:5], *saved, g, *results])
-    return gq, gk, gv, change
+        a_pass.same("change", "q")
+    constants = _constants(q, k, v, seen, causal, alpha, True)
+    a_pass.launch(
+        _backward, (items * heads,), f"{_GIVEN} top x g gq gk gv change",
+        _numbers(q, k, v, seen, alpha, scale, Room(q.shape, q.dtype, g_strides), *rooms.values()),
+        constants | {"WANT": want, "ONCE": queries <= int(constants["ROWS"])},
+    )  # fmt: skip
+    return a_pass

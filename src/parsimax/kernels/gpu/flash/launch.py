@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from parsimax.kernels.gpu.chain import alignment, found_again
 from parsimax.kernels.gpu.newton import ALWAYS, POWER
-from parsimax.kernels.gpu.passes import Pass, Room
+from parsimax.kernels.gpu.passes import Pass, Room, run
 from parsimax.kernels.gpu.sizes import multiprocessors, pieces, power_of_two
 
 from .arguments import (
@@ -158,13 +157,13 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
         a_pass.launch(
-            tops_kernel, count, "q k seen lengths top tops",
+            tops_kernel, (count,), "q k seen lengths top tops",
             (p.scale, heads, group, queries, keys, size, tile, tall_blocks, p.key_blocks,
              *band_of(p), *strides),
             wide,
         )  # fmt: skip
         a_pass.launch(
-            threshold_kernel, count * grains,
+            threshold_kernel, (count * grains,),
             f"q k seen alphas lengths top x live tops places counts lists taken {keeping}",
             (p.scale, value_of(p), *enough, heads, group, queries, keys, size, tile, tall_blocks,
              p.row_blocks, p.key_blocks, *lists.shape, *band_of(p), *strides),
@@ -172,7 +171,7 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
         )  # fmt: skip
         if choose != NEVER_KEPT.value:
             a_pass.launch(
-                listed_output_kernel, count * grains * (rows // PART.value),
+                listed_output_kernel, (count * grains * (rows // PART.value),),
                 f"{given} {keeping} out mean",
                 (p.scale, value_of(p), *all_sizes(p), tile, tall_blocks, p.row_blocks, *band_of(p),
                  *all_strides),
@@ -240,8 +239,7 @@ def forward(p: Problem, train: bool) -> tuple[Tensor, Saved]:
     """Context (B, H, Lq, Ev), and what the backward needs if there will be one."""
     table = spans(p) if p.packed is None else tables(p)[0]
     given = (p.q, p.k, p.v, *pointers(p, table))
-    key = (train, alignment([x.data_ptr() for x in given]), *_key(p))
-    made = found_again(_FORWARDS, key, lambda: _forward_pass(p, train))(given)
+    made = run(_FORWARDS, (train, *_key(p)), given, lambda: _forward_pass(p, train))
     out = made["out"]
     return out, Saved(*[made.get(name, out) for name in Saved._fields])
 
@@ -258,7 +256,7 @@ def _forward_pass(p: Problem, train: bool) -> Pass:
     options, values = options_of(p), _values(p)
     whole = options["SIZE"] == p.q.shape[3] and values == p.v.shape[3]
     a_pass.launch(
-        output_kernel, p.row_blocks * p.q.shape[0] * p.q.shape[1],
+        output_kernel, (p.row_blocks * p.q.shape[0] * p.q.shape[1],),
         "q k v seen alphas lengths top x places counts chosen_counts out mean slope",
         (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p)),
         options | {
@@ -291,10 +289,8 @@ def backward(
     of_rows = pointers(p, table)
     key_seen, _, key_lengths = of_rows if of_keys is table else pointers(p, of_keys)
     given = (p.q, p.k, p.v, *of_rows, key_seen, key_lengths, g, *saved)
-    key = (want_alpha, want_scores, alignment([x.data_ptr() for x in given]), *_key(p))
-    made = found_again(
-        _BACKWARDS, key, lambda: _backward_pass(p, want_alpha, want_scores, of_keys is not None)
-    )(given)
+    wanted = (want_alpha, want_scores, of_keys is not None)
+    made = run(_BACKWARDS, (*wanted, *_key(p)), given, lambda: _backward_pass(p, *wanted))
     change = made["changes"].sum((-1, -2)) if want_alpha else None
     return Gradients(made["gq"], made["gk"], made["gv"], change, made.get("gs"))
 
@@ -325,7 +321,7 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool, tabled: bool
     at = (*band_of(p), *steps(p))
     programs, given = p.row_blocks * items * heads, "q k v seen alphas lengths top x"
     a_pass.launch(
-        query_kernel, programs,
+        query_kernel, (programs,),
         f"{given} places counts chosen_counts g mean slope gq lines changes gs",
         (*numbers, *at),
         options | {
@@ -335,13 +331,13 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool, tabled: bool
     )  # fmt: skip
     if parts > 0:
         a_pass.launch(
-            listed_query_kernel, programs * parts,
+            listed_query_kernel, (programs * parts,),
             f"{given} chosen chosen_counts g gq lines changes",
             (*numbers[:-1], *at),
             _listed_options(p) | {"WANT": want_alpha, "ROUGH": rough(p)},
         )  # fmt: skip
     a_pass.launch(
-        compact, lines * items * heads,
+        compact, (lines * items * heads,),
         f"live key_places key_counts {'key_lengths' if tabled else 'live'}",
         (lines, length, p.row_blocks, p.key_blocks),
         {
@@ -350,7 +346,7 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool, tabled: bool
         },
     )  # fmt: skip
     a_pass.launch(
-        key_kernel, lines * items * p.k.shape[1],
+        key_kernel, (lines * items * p.k.shape[1],),
         "q k v key_seen alphas key_lengths key_places key_counts g lines gk gv",
         (*numbers[:-2], length, lines, *at),
         options,
@@ -378,7 +374,8 @@ def count(p: Problem, block: int) -> Counts:
     for name, room in of_thresholds(p).items():
         a_pass.room(name, room)
     _thresholds(a_pass, p, _EXACTLY, NEVER_KEPT.value)
-    made = a_pass((p.q, p.k, p.v, *pointers(p, table)))
+    given = (p.q, p.k, p.v, *pointers(p, table))
+    made = a_pass.run(given, [x.data_ptr() for x in given])
     top, x, live = made["top"], made["x"], made["live"]
     side = math.gcd(block, p.tiles.rows, p.tiles.columns)
     blocks = pieces(queries, side), pieces(keys, side)

@@ -13,9 +13,7 @@ from .problem import Problem, by_rows, keeps_keys, most_chosen, rough
 def of_result(p: Problem, like: Tensor, size: int, dtype: torch.dtype | None = None) -> Room:
     """A result of as many heads and rows, each of some size."""
     items, heads, rows = like.shape[:3]
-    steps = (size, heads * size) if by_rows(p) else (rows * size, size)
-    strides = (heads * rows * size, *steps, 1)
-    return Room((items, heads, rows, size), dtype or like.dtype, strides)
+    return Room.of_heads(items, heads, rows, size, dtype or like.dtype, by_rows(p))
 
 
 def of_thresholds(p: Problem) -> dict[str, Room]:
