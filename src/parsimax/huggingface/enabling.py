@@ -15,6 +15,7 @@ from parsimax.attention import AdaptiveAlpha
 from . import checkpoint, interface
 from .families import SUPPORTED, find_layers, heads_of, own_layers
 from .interface import ALPHA, NAME, STATE, Block, Layer, Owner
+from .places import Place, place_of
 
 _BEFORE = "_parsimax_before"  # of a module: its configs, each with what it said before
 Model = TypeVar("Model", bound=nn.Module)
@@ -53,6 +54,7 @@ def enable(
     _check_transformers(model)
     alpha = _check_alpha(alpha, learn_alpha)
     layers = find_layers(model)
+    places = {k: place_of(k, each, model) for k, each in layers.items()} if learn_alpha else {}
     values: checkpoint.Values = []
     if restore:
         for each in _outermost(model, _loaded):
@@ -65,7 +67,7 @@ def enable(
             config._attn_implementation = NAME
         owners = _hook_owners(model, layers)
         for name, layer in layers.items():
-            _hook_layer(name, layer, owners[name], alpha, learn_alpha)
+            _hook_layer(name, layer, owners[name], alpha, places.get(name))
         _hook_blocks(model)
     except BaseException:
         disable(model)
@@ -214,16 +216,13 @@ def _hook_owners(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, Ow
 
 
 def _hook_layer(
-    name: str, layer: nn.Module, owner: Owner, alpha: float | None, learn_alpha: bool
+    name: str, layer: nn.Module, owner: Owner, alpha: float | None, place: Place | None
 ) -> None:
     _check_implementation(layer, name)
     heads = heads_of(layer)
     vars(layer)[STATE] = Layer(name, heads, 1.5 if alpha is None else alpha, owner)
-    if learn_alpha:
-        like = next(layer.parameters())
-        # small steps of alpha would be lost in half precision
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        layer.add_module(ALPHA, AdaptiveAlpha(heads, alpha, like.device, dtype))
+    if place is not None:
+        layer.add_module(ALPHA, AdaptiveAlpha(heads, alpha, *place))
     layer.register_forward_pre_hook(interface.before_layer)
     layer.register_forward_hook(interface.after_layer)
 
