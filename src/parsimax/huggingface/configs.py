@@ -49,6 +49,20 @@ def give_back(model: nn.Module) -> None:
             vars(own).pop(KEY, None)
 
 
+def check_configs(model: nn.Module) -> None:
+    """Refuse what transformers would refuse to save once another attention is set."""
+    for name, module in model.named_modules():
+        for config in _held(module).values():
+            if any(getattr(each, "output_attentions", False) for each in _with_parts(config)):
+                raise ValueError(
+                    f"model: the config of {name or type(module).__name__!r} has "
+                    "output_attentions=True, which transformers takes with its eager attention "
+                    "only; set it to False there, or load the model with "
+                    "output_attentions=False, and pass output_attentions=True to the calls that "
+                    "are to return weights"
+                )
+
+
 def _held(module: nn.Module) -> dict[str, Any]:
     from transformers import PreTrainedConfig
 

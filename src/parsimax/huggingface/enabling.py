@@ -53,6 +53,7 @@ def enable(
     _check_transformers(model)
     alpha = _check_alpha(alpha, learn_alpha)
     layers = find_layers(model)
+    configs.check_configs(model)
     places = {k: place_of(k, each, model) for k, each in layers.items()} if learn_alpha else {}
     values = _saved(model, layers, learn_alpha) if restore else []
     disable(model)
