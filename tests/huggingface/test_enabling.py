@@ -210,6 +210,24 @@ def test_bad_settings(arguments: Any, error: Any, message: str) -> None:
         px.huggingface.enable(make("bert"), **arguments)
 
 
+@pytest.mark.parametrize(("family", "name"), [("llama", "LlamaForCausalLM"), ("t5", "decoder")])
+def test_a_config_that_asks_for_weights(family: str, name: str, tmp_path: Path) -> None:
+    """Refused at once: transformers would refuse to save the model, after it was trained."""
+    model = make(family)
+    model.set_attn_implementation("eager")
+    part = model.decoder if family == "t5" else model
+    part.config.output_attentions = True
+    inputs, _ = batch(family)
+    with pytest.raises(ValueError, match=rf"config of '{name}' has output_attentions=True.*calls"):
+        px.huggingface.enable(model)
+    assert model.config._attn_implementation == "eager"
+    part.config.output_attentions = False
+    px.huggingface.enable(model)
+    made = model(**inputs, output_attentions=True)
+    assert all(x is not None for x in made.get("attentions", made.get("decoder_attentions")))
+    model.save_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("model", ["bert-base", nn.Linear(2, 2)])
 def test_no_model_of_transformers(model: Any) -> None:
     with pytest.raises(TypeError, match=r"model must be .* of transformers"):

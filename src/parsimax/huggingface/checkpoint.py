@@ -6,27 +6,24 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .families import find_layers, heads_of
+from .families import find_layers
+from .files import Files, of_folder
 from .interface import ALPHA
+from .settings import (
+    Settings,  # noqa: F401  models that are pickled already say it is here
+    inside,
+    saved_settings,
+)
 
 Values = list[tuple[nn.Module, Tensor]]
-_END = f".{ALPHA}.a"
-_FILE = "model.safetensors"
-
-
-class Settings(dict[str, Any]):
-    """What ``enable`` was given, in the config of a model; read from a file it is a plain dict."""
-
-
 # what says where the files of a model are
 _WHERE = ("cache_dir", "revision", "subfolder", "token", "variant")
+_ANEW = "or pass restore=False to start anew"
 
 
 def load(model_class: Any, name_or_path: Any, **kwargs: Any) -> Any:
@@ -38,56 +35,73 @@ def load(model_class: Any, name_or_path: Any, **kwargs: Any) -> Any:
         kwargs: for ``from_pretrained``.
 
     Returns:
-        The model, with its alphas if they were learned; with ``output_loading_info=True`` a pair,
-        as from ``from_pretrained``.
+        The model, with its alphas if they were learned, and each part as it was if parts of it
+        were enabled with other settings or disabled; with ``output_loading_info=True`` a pair, as
+        from ``from_pretrained``.
     """
-    from .enabling import enable
+    from .enabling import disable, enable
 
     made = model_class.from_pretrained(name_or_path, **kwargs)
     model = made[0] if isinstance(made, tuple) else made
-    settings = saved_settings(model)
-    if settings is None:
-        raise ValueError(
-            f"name_or_path: {str(name_or_path)!r} was not saved with sparse attention; use "
-            f"from_pretrained and px.huggingface.enable"
-        )
+    files = Files(str(name_or_path), {key: kwargs[key] for key in _WHERE if key in kwargs})
+    settings = saved_settings(model) or _unwritten(model, files)
+    parts = settings.pop("parts", {})
     enable(model, **settings, restore=False)
-    if settings["learn_alpha"]:
-        where = {key: kwargs[key] for key in _WHERE if key in kwargs}
-        advice = "for a start anew use from_pretrained and enable with restore=False"
-        put_alphas(_matched(model, find_layers(model), str(name_or_path), where, advice))
+    for name in sorted(parts):  # what is inside another comes after it
+        part = _part(model, name, files.source)
+        if parts[name] is None:
+            disable(part)
+        else:
+            enable(part, **parts[name], restore=False)
+    values: Values = []
+    for name, layer in find_layers(model).items():
+        saved = next((each for each in _names(model, name) if each in files.layers), None)
+        learned = ALPHA in layer._modules
+        if saved is None and learned:
+            raise _lost(name, files.source, "for a start anew use from_pretrained and enable")
+        if saved is not None and not learned:
+            raise ValueError(
+                f"{name}: {files.source!r} has learned alphas, and its config.json does not say "
+                "so; use from_pretrained, and px.huggingface.enable with learn_alpha=True"
+            )
+        if saved is not None:
+            values.append((layer, files.alpha(saved, name, layer)))
+    put_alphas(values)
     return made
 
 
-def saved_settings(model: nn.Module) -> dict[str, Any] | None:
-    """Settings in a config that came from a file."""
-    found = getattr(getattr(model, "config", None), "parsimax", None)
-    return dict(found) if isinstance(found, dict) and not isinstance(found, Settings) else None
+def was_saved(model: Any) -> bool:
+    """Whether a model comes from a file, with settings or alphas."""
+    files = of_folder(_source(model))
+    return saved_settings(model) is not None or (files is not None and bool(files.layers))
 
 
-def saved_alphas(model: Any, layers: list[nn.Module], learn_alpha: bool) -> Values:
-    """What ``layers`` of a model had when it was saved; nothing if alpha was not learned."""
-    settings = saved_settings(model)
-    if settings is None or not settings.get("learn_alpha"):
+def saved_alphas(model: Any, layers: dict[str, nn.Module], learn_alpha: bool) -> Values:
+    """What layers of a model, by their names in it, had when it was saved, if it was learned."""
+    settings = saved_settings(model) or {}
+    source = _source(model)
+    files = of_folder(source)
+    if files is None and _any_learned(settings) and layers:
+        raise ValueError(
+            f"model: {source!r}, where its learned alphas were saved, is no folder here; load it "
+            f"with px.huggingface.load, {_ANEW}"
+        )
+    if files is None or not (files.layers or _any_learned(settings)):
         return []
-    source = model.config.name_or_path
-    if not learn_alpha:
+    values: Values = []
+    for name, layer in layers.items():
+        saved = files.find(_names(model, name), name, layer)
+        if saved in files.layers:
+            values.append((layer, files.alpha(saved, name, layer)))
+        elif _learned(settings, saved or name):
+            advice = "load it with px.huggingface.load and all that from_pretrained was given"
+            raise _lost(name, source, f"{advice}, {_ANEW}")
+    if values and not learn_alpha:
         raise ValueError(
             f"learn_alpha: the model in {source!r} was saved with learned alphas; pass "
             "learn_alpha=True to take them up, or restore=False to leave them"
         )
-    if not source or not Path(source).is_dir():  # on a hub, and nobody knows in which revision
-        raise ValueError(
-            f"model: {source!r}, where its learned alphas were saved, is no folder here; load it "
-            "with px.huggingface.load, or pass restore=False to start anew"
-        )
-    ours = {id(layer) for layer in layers}
-    named = {name: each for name, each in model.named_modules() if id(each) in ours}
-    advice = (
-        "load it with px.huggingface.load and all that from_pretrained was given, or pass "
-        "restore=False to start anew"
-    )
-    return _matched(model, named, source, {}, advice)
+    return values
 
 
 def put_alphas(values: Values) -> None:
@@ -97,75 +111,63 @@ def put_alphas(values: Values) -> None:
             getattr(layer, ALPHA).a.copy_(value)
 
 
-def _matched(
-    model: nn.Module,
-    layers: dict[str, nn.Module],
-    source: str,
-    where: dict[str, Any],
-    advice: str,
-) -> Values:
-    """By name, with or without that of the model inside: either may have been saved."""
-    found = _read(source, where)
-    prefix = f"{getattr(model, 'base_model_prefix', '')}."
-    values: Values = []
-    for name, layer in layers.items():
-        keys = [key + _END for key in (name, prefix + name, name.removeprefix(prefix))]
-        key = next((key for key in keys if key in found), None)
-        if key is None:
-            raise ValueError(
-                f"{name}: found no saved alphas in the safetensors files of {source!r}, although "
-                f"its config.json says that they were learned; {advice}"
-            )
-        if found[key].shape != (heads_of(layer),):
-            raise ValueError(
-                f"{name}: expected {heads_of(layer)} saved alphas, one a head, got shape "
-                f"{tuple(found[key].shape)} in {source!r}"
-            )
-        values.append((layer, found[key]))
-    return values
-
-
-def _read(source: str, where: dict[str, Any]) -> dict[str, Tensor]:
-    """All alphas in the files of a model."""
-    from safetensors import safe_open
-
-    found: dict[str, Tensor] = {}
-    for file in _files(source, where):
-        with safe_open(file, "pt") as tensors:
-            for key in tensors.keys():  # noqa: SIM118  it is no dict
-                if key.endswith(_END):
-                    found[key] = tensors.get_tensor(key)
-    return found
-
-
-def _files(source: str, where: dict[str, Any]) -> list[str]:
-    from transformers.utils.hub import cached_file
-
-    where = dict(where)
-    variant = where.pop("variant", None)
-    name = _FILE if variant is None else _FILE.replace(".", f".{variant}.", 1)
-    index = _FILE + ".index.json"
-    if variant is not None:
-        index = index.replace("index.", f"index.{variant}.")
-
-    def get(file: str) -> str | None:
-        path: str | None = cached_file(
-            source,
-            file,
-            local_files_only=True,  # from_pretrained has just read them
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-            _raise_exceptions_for_gated_repo=False,
-            **where,
+def _unwritten(model: nn.Module, files: Files) -> dict[str, Any]:
+    """Settings, where config.json has none: that of a part is not the one that is saved."""
+    if not files.layers:
+        raise ValueError(
+            f"name_or_path: {files.source!r} was not saved with sparse attention, or only a part "
+            "of the model was enabled, with alphas that were not learned; use from_pretrained and "
+            "px.huggingface.enable"
         )
-        return path
+    others = [x for x in find_layers(model) if files.layers.isdisjoint(_names(model, x))]
+    if others:
+        raise ValueError(
+            f"name_or_path: {files.source!r} has learned alphas and no settings for other layers, "
+            f"such as {others[0]!r}, since only a part of the model was enabled; use "
+            "from_pretrained, and px.huggingface.enable with that part: it takes up its alphas"
+        )
+    return {"alpha": 1.5, "learn_alpha": True}
 
-    single = get(name)
-    if single is not None:
-        return [single]
-    listed = get(index)
-    if listed is None:
-        return []
-    shards = json.loads(Path(listed).read_text(encoding="utf-8"))["weight_map"]
-    kept = {shard for key, shard in shards.items() if key.endswith(_END)}
-    return [path for shard in sorted(kept) if (path := get(shard)) is not None]
+
+def _any_learned(settings: dict[str, Any]) -> bool:
+    said = [settings, *settings.get("parts", {}).values()]
+    return any(each and each.get("learn_alpha") for each in said)
+
+
+def _learned(settings: dict[str, Any], name: str) -> bool:
+    """What settings say of a layer: those of the smallest part that it is in."""
+    parts = settings.get("parts", {})
+    around = [part for part in parts if inside(name, part)]
+    said = parts[max(around, key=len)] if around else settings
+    return bool(said and said.get("learn_alpha"))
+
+
+def _names(model: nn.Module, name: str) -> list[str]:
+    """With or without the name of the model inside: either may have been saved."""
+    prefix = f"{getattr(model, 'base_model_prefix', '')}."
+    return [name, prefix + name, name.removeprefix(prefix)]
+
+
+def _part(model: nn.Module, name: str, source: str) -> nn.Module:
+    found: dict[str, nn.Module] = dict(model.named_modules())
+    for each in _names(model, name):
+        if each in found:
+            return found[each]
+    if name == getattr(model, "base_model_prefix", ""):
+        return model
+    raise ValueError(
+        f"name_or_path: the model in {source!r} was saved with other settings for {name!r}, and "
+        f"{type(model).__name__} has no such part; use from_pretrained and px.huggingface.enable"
+    )
+
+
+def _source(model: Any) -> str:
+    """What a model says it was loaded from."""
+    return str(getattr(model.config, "name_or_path", "") or "")
+
+
+def _lost(name: str, source: str, advice: str) -> ValueError:
+    return ValueError(
+        f"{name}: found no saved alphas in the safetensors files of {source!r}, although its "
+        f"config.json says that they were learned; {advice}"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,11 +11,12 @@ from torch import Tensor, nn
 from parsimax._core.validation import check_number
 from parsimax.attention import AdaptiveAlpha
 
-from . import checkpoint, interface
+from . import checkpoint, configs, interface, settings
 from .families import SUPPORTED, find_layers, heads_of, own_layers
 from .interface import ALPHA, NAME, STATE, Block, Layer, Owner
+from .places import Place, place_of
 
-_BEFORE = "_parsimax_before"  # of a module: its configs, each with what it said before
+_USED = "_parsimax_used"  # of a layer: it was enabled before, so that files have no say any more
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -53,40 +53,41 @@ def enable(
     _check_transformers(model)
     alpha = _check_alpha(alpha, learn_alpha)
     layers = find_layers(model)
-    values: checkpoint.Values = []
-    if restore:
-        for each in _outermost(model, _loaded):
-            values += checkpoint.saved_alphas(each, list(layers.values()), learn_alpha)
+    configs.check_configs(model)
+    places = {k: place_of(k, each, model) for k, each in layers.items()} if learn_alpha else {}
+    values = _saved(model, layers, learn_alpha) if restore else []
     disable(model)
     interface.register()
-    configs = _own_configs(model)
     try:
-        for config in configs:  # set_attn_implementation misses those that only a layer holds
+        # set_attn_implementation misses those that only a layer holds
+        for config in configs.own_configs(model):
             config._attn_implementation = NAME
         owners = _hook_owners(model, layers)
         for name, layer in layers.items():
-            _hook_layer(name, layer, owners[name], alpha, learn_alpha)
+            _hook_layer(name, layer, owners[name], alpha, places.get(name))
         _hook_blocks(model)
     except BaseException:
         disable(model)
         raise
     checkpoint.put_alphas(values)
-    told = [each.config for each in _outermost(model)]
-    for config in told + [config for config in configs if "parsimax" in vars(config)]:
-        config.parsimax = checkpoint.Settings(alpha=alpha, learn_alpha=learn_alpha)
+    for layer in layers.values():
+        vars(layer)[_USED] = True
+    for each in _outermost(model):
+        settings.tell(each, alpha, learn_alpha)
     return model
 
 
 def disable(model: Model) -> Model:
     """Give a model back the attention it had; learned alphas are dropped.
 
+    Of a part of a model, only that part: the rest stays as it is.
+
     Returns:
         The same model. One that was not enabled is left as it is.
     """
+    configs.give_back(model)
+    settings.forget(model)
     for module in model.modules():
-        for config, implementation in vars(module).pop(_BEFORE, ()):
-            config._attn_implementation = implementation
-            vars(config).pop("parsimax", None)
         if STATE in vars(module):
             del vars(module)[STATE]
             _unhook(module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
@@ -154,8 +155,15 @@ def _check_alpha(alpha: object, learn_alpha: object) -> float | None:
 # --- changes --------------------------------------------------------------------------------------
 
 
-def _loaded(model: nn.Module) -> bool:
-    return checkpoint.saved_settings(model) is not None
+def _saved(model: nn.Module, layers: dict[str, nn.Module], learn_alpha: bool) -> checkpoint.Values:
+    """Alphas from the files that models were loaded from, of layers that have had none yet."""
+    new = {id(layer) for layer in layers.values() if _USED not in vars(layer)}
+    values: checkpoint.Values = []
+    for each in _outermost(model, checkpoint.was_saved):
+        if not settings.told(each):
+            mine = {name: layer for name, layer in each.named_modules() if id(layer) in new}
+            values += checkpoint.saved_alphas(each, mine, learn_alpha)
+    return values
 
 
 def _outermost(model: nn.Module, chosen: Callable[[nn.Module], bool] | None = None) -> list[Any]:
@@ -171,28 +179,6 @@ def _outermost(model: nn.Module, chosen: Callable[[nn.Module], bool] | None = No
             found.append(module)
             inside.update(id(part) for part in module.modules())
     return found
-
-
-def _own_configs(model: nn.Module) -> list[Any]:
-    """Copy all configs, since a second model may have been made from the same object.
-
-    Every module notes what its configs said, so that a part of a model can be disabled, too.
-    """
-    from transformers import PreTrainedConfig
-
-    memo: dict[int, Any] = {}
-    copies: dict[int, Any] = {}
-    for module in model.modules():
-        held = {key: x for key, x in vars(module).items() if isinstance(x, PreTrainedConfig)}
-        mine: list[Any] = []
-        for key, value in held.items():
-            own = vars(module)[key] = copy.deepcopy(value, memo)
-            parts = [getattr(own, part, None) for part in own.sub_configs]
-            mine += [own, *(part for part in parts if part is not None)]
-        if mine:
-            vars(module)[_BEFORE] = [(each, each._attn_implementation) for each in mine]
-            copies.update((id(each), each) for each in mine)
-    return list(copies.values())
 
 
 def _hook_owners(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, Owner]:
@@ -214,16 +200,13 @@ def _hook_owners(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, Ow
 
 
 def _hook_layer(
-    name: str, layer: nn.Module, owner: Owner, alpha: float | None, learn_alpha: bool
+    name: str, layer: nn.Module, owner: Owner, alpha: float | None, place: Place | None
 ) -> None:
     _check_implementation(layer, name)
     heads = heads_of(layer)
     vars(layer)[STATE] = Layer(name, heads, 1.5 if alpha is None else alpha, owner)
-    if learn_alpha:
-        like = next(layer.parameters())
-        # small steps of alpha would be lost in half precision
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        layer.add_module(ALPHA, AdaptiveAlpha(heads, alpha, like.device, dtype))
+    if place is not None:
+        layer.add_module(ALPHA, AdaptiveAlpha(heads, alpha, *place))
     layer.register_forward_pre_hook(interface.before_layer)
     layer.register_forward_hook(interface.after_layer)
 

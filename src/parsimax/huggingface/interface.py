@@ -6,6 +6,7 @@ no mask function under that name, transformers makes no masks at all and says no
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,15 +28,49 @@ _PADDING = torch.uint8  # what hides keys for all queries, besides what the laye
 _NOT_OURS = ("softcap", "s_aux", "head_mask", "cache", "block_table")
 
 
+class Mine(threading.local):
+    """What has happened in the calling thread, since several may call one model at a time.
+
+    Every thread, every copy and every pickle starts with what stands here. torch.compile must not
+    see it: it would guard on what one thread has.
+    """
+
+    asked: bool | None = None  # an owner: for weights
+    called: bool = False  # a layer: the function below, since it began to run
+    ran: bool = False  # a layer: since its block began to run
+
+    def __reduce__(self) -> tuple[type[Mine], tuple[()]]:
+        return type(self), ()
+
+
 @dataclass
 class Owner:
     """A model that makes masks and collects what its layers return."""
 
-    wants_weights: bool = False
+    wants_weights: bool = False  # as it was last called, in whichever thread
+    compiled: bool = False  # and whether that was compiled code
+    mine: Mine = field(default_factory=Mine)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        vars(self).update(vars(Owner()) | state)  # some were saved with less
         register()  # a process that only unpickles a model never calls enable
+
+    def ask(self, wanted: bool) -> None:
+        """A call begins."""
+        self.wants_weights = wanted
+        self.compiled = torch.compiler.is_compiling()
+        if not torch.compiler.is_compiling():
+            self.mine.asked = wanted
+
+    def asked(self) -> bool:
+        """Whether the call that a layer is part of wants weights.
+
+        A layer may run in a thread in which its owner did not: on a GPU, autograd has one of its
+        own for what a checkpoint computes again. Then the last call counts.
+        """
+        if torch.compiler.is_compiling() or self.compiled or self.mine.asked is None:
+            return self.wants_weights
+        return self.mine.asked
 
 
 @dataclass
@@ -46,8 +81,10 @@ class Layer:
     heads: int
     alpha: float  # where it starts, if it is learned
     owner: Owner = field(default_factory=Owner)
-    called: bool = False  # the function below, since it began to run
-    ran: bool = False  # since its block began to run
+    mine: Mine = field(default_factory=Mine)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({"mine": Mine()} | state)  # some were saved without
 
 
 @dataclass
@@ -100,11 +137,17 @@ def attention_forward(
             f'{type(module).__name__} was asked for attn_implementation="{NAME}" and has no alpha; '
             "call px.huggingface.enable(model), which sets both"
         )
+    # a trace records operations of torch alone: what it returned would be arbitrary
+    if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        raise RuntimeError(
+            f"{layer.name}: torch.jit.trace cannot record sparse attention, whose kernels it does "
+            "not see; use torch.export or torch.compile"
+        )
     for name in _NOT_OURS:
         if others.get(name) is not None:
             raise ValueError(f"{layer.name}: {name} is not supported in sparse attention")
     if not torch.compiler.is_compiling():
-        layer.called = True
+        layer.mine.called = True
     queries = query.shape[-2]
     causal, window = False, None
     if (attention_mask is None or attention_mask.dtype == _PADDING) and queries > 1:
@@ -118,7 +161,7 @@ def attention_forward(
         attention_mask = _biased(position_bias[..., : key.shape[-2]], attention_mask)
     grouped = query.shape[1] != key.shape[1]
     alpha = alpha_of(module)
-    if layer.owner.wants_weights or others.get("output_attentions"):
+    if layer.owner.asked() or others.get("output_attentions"):
         shape = torch.Size((*query.shape[:-1], key.shape[-2]))
         band = band_mask(read_band(shape, causal, "top-left", window), shape, query.device)
         added = attention_mask is not None and attention_mask.is_floating_point()
@@ -242,14 +285,14 @@ def before_owner(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
     if owner is not None:
         asked = kwargs.get("output_attentions")
         wanted = getattr(module.config, "output_attentions", False) if asked is None else asked
-        owner.wants_weights = bool(wanted)
+        owner.ask(bool(wanted))
 
 
 def before_layer(module: nn.Module, args: Any) -> None:
     """Nothing was called yet."""
     layer = getattr(module, STATE, None)
     if layer is not None and not torch.compiler.is_compiling():
-        layer.called, layer.ran = False, True
+        layer.mine.called, layer.mine.ran = False, True
 
 
 def after_layer(module: nn.Module, args: Any, output: Any) -> None:
@@ -259,7 +302,7 @@ def after_layer(module: nn.Module, args: Any, output: Any) -> None:
         return
     found = getattr(getattr(module, "config", None), "_attn_implementation", None)
     # what is called is not known while it is traced
-    missed = found != NAME if torch.compiler.is_compiling() else not layer.called
+    missed = found != NAME if torch.compiler.is_compiling() else not layer.mine.called
     if missed:
         raise RuntimeError(
             f"the layer {layer.name!r} ran without sparse attention; its config says "
@@ -272,13 +315,13 @@ def before_block(module: nn.Module, args: Any) -> None:
     """Its layer has not run yet."""
     block = getattr(module, STATE, None)
     if block is not None and not torch.compiler.is_compiling():
-        block.layer.ran = False
+        block.layer.mine.ran = False
 
 
 def after_block(module: nn.Module, args: Any, output: Any) -> None:
     """Raise if a block has attended by something else than its layer."""
     block = getattr(module, STATE, None)
-    if block is not None and not torch.compiler.is_compiling() and not block.layer.ran:
+    if block is not None and not torch.compiler.is_compiling() and not block.layer.mine.ran:
         raise RuntimeError(
             f"the block {block.name!r} ran without sparse attention: its layer "
             f"{block.layer.name!r} was not called; its forward must call it, and px.huggingface."
