@@ -217,3 +217,29 @@ def test_autocast_in_a_compiled_function():
     x = torch.randn(4, 6)
     found = torch.compile(function, fullgraph=True, backend="aot_eager")(x)
     assert torch.equal(found, function(x))
+
+
+TRACED = {
+    "mapping": (px.sparsemax, torch.zeros(2, 4)),
+    "reference": (lambda z: px.entmax(z, alpha=1.5, backend="torch"), torch.zeros(2, 4)),
+    "bounds": (lambda z: px.constrained_softmax(z, torch.ones(4)), torch.zeros(2, 4)),
+    "loss": (lambda z: px.entmax_loss(z, torch.tensor([0, 1])), torch.zeros(2, 4)),
+    "linear loss": (
+        lambda h: px.linear_entmax_loss(h, torch.ones(3, 4), torch.tensor([0, 1])),
+        torch.zeros(2, 4),
+    ),
+    "attention": (lambda q: px.attention(q, q, q), torch.zeros(2, 4)),
+    "sparsemap": (
+        lambda s: px.sparsemap(s, px.structured.Matching()).marginals,
+        torch.zeros(1, 2, 2),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch has much to say about traces
+@pytest.mark.parametrize("what", TRACED)
+def test_a_trace_of_torch_jit_is_refused(what):
+    """It sees none of the kernels, and would return whatever lies in fresh memory."""
+    function, x = TRACED[what]
+    with pytest.raises(RuntimeError, match=r"torch.jit.trace cannot record .* torch.export"):
+        torch.jit.trace(function, (x,), check_trace=False)

@@ -21,10 +21,21 @@ _log = logging.getLogger("parsimax")
 
 def choose(backend: str, z: Tensor) -> str:
     """The backend for this tensor; one asked for by name that cannot run raises, saying why."""
+    refuse_traces()
     if not isinstance(backend, str):
         check_choice(backend, "backend", BACKENDS)
     chosen: str = _constant(backend, z.device.type, z.dtype)
     return chosen
+
+
+def refuse_traces() -> None:
+    """A trace of torch.jit records operations of torch alone; its results would be arbitrary."""
+    # what torch.jit.is_tracing asks, which is not declared either
+    if not torch.compiler.is_compiling() and torch._C._get_tracing_state():  # type: ignore[attr-defined]
+        raise RuntimeError(
+            "torch.jit.trace cannot record what parsimax computes by kernels of its own; use "
+            "torch.export or torch.compile"
+        )
 
 
 def _constant(backend: str, device: str, dtype: torch.dtype) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parsimax._core.backend import refuse_traces
 from parsimax._core.dtypes import autocast_scores
 from parsimax._core.masks import apply_mask
 from parsimax._core.validation import (
@@ -84,6 +85,7 @@ def sparsemap(
             f"structure must be one of px.structured, such as Matching(), got {structure!r}{hint}"
         )
     tol = check_tol(tol)
+    refuse_traces()
     # numba is loaded only now
     from .autograd import apply_solve
 
