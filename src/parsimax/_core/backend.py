@@ -30,8 +30,8 @@ def choose(backend: str, z: Tensor) -> str:
 
 def refuse_traces() -> None:
     """A trace of torch.jit records operations of torch alone; its results would be arbitrary."""
-    # what torch.jit.is_tracing asks, which is not declared either
-    if not torch.compiler.is_compiling() and torch._C._get_tracing_state():  # type: ignore[attr-defined]
+    tracing: object = torch._C._get_tracing_state()
+    if tracing is not None and not torch.compiler.is_compiling():
         raise RuntimeError(
             "torch.jit.trace cannot record what parsimax computes by kernels of its own; use "
             "torch.export or torch.compile"
