@@ -170,3 +170,20 @@ def test_what_lies_beyond_the_lengths_does_not_matter(
         torch.testing.assert_close(found, expected)
     one = px.attention(q[0, 0], dirty_k[0, 0], dirty_v[0, 0], key_lengths=torch.tensor(2))
     torch.testing.assert_close(one, px.attention(q[0, 0], k[0, 0, :2], v[0, 0, :2]))
+
+
+@pytest.mark.parametrize("tiles", [False, True])
+def test_a_length_for_each_head_of_queries_where_there_is_no_batch(
+    tiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads that share keys may then see more or fewer of them."""
+    if tiles:
+        monkeypatch.setitem(tiled._LARGE, "cpu", -1)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(x.shape[1:], generator=generator) for x in (Q, K[:, :2], V[:, :2]))
+    k[0, 2:], v[0, 4:] = torch.nan, torch.nan
+    lengths = (2, 2, 5, 3)
+    out = px.attention(q, k, v, enable_gqa=True, key_lengths=torch.tensor(lengths))
+    for head, length in enumerate(lengths):
+        alone = px.attention(q[head], k[head // 2, :length], v[head // 2, :length])
+        torch.testing.assert_close(out[head], alone)

@@ -10,7 +10,11 @@ from torch import Tensor
 
 
 def gradients_wanted(*tensors: Tensor | None) -> bool:
-    """Whether any gradient can be asked for; a Function is told of leaves even under no_grad."""
+    """Whether any gradient can be asked for.
+
+    ``needs_input_grad`` of an autograd Function is no answer: leaves count there even under
+    ``torch.no_grad``.
+    """
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 

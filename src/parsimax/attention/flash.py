@@ -14,7 +14,7 @@ from torch import Tensor
 from parsimax.mappings.rowmap import fit, kernels_allowed
 
 from .again import gradients_again, gradients_wanted
-from .visibility import Band, as_counts, band_mask, intersect
+from .visibility import Band, as_counts, band_mask, hide_beyond, intersect
 
 if TYPE_CHECKING:
     from parsimax.kernels.gpu.flash.launch import Counts, Gradients
@@ -303,7 +303,8 @@ def _plain(tensors: Any, numbers: Any) -> Tensor:
     visible = intersect(visible, band_mask(Band(left, right, offset), shape, q.device))
     if lengths is not None:
         keys = torch.arange(k.shape[2], device=q.device)
-        visible = intersect(visible, keys < lengths[:, None, None, None])
+        within = keys < lengths[:, None, None, None]
+        visible, (k, v) = intersect(visible, within), hide_beyond(within, k, v)
     alpha = value if tensor is None else tensor
     grouped = q.shape[1] != k.shape[1]
     return attend(

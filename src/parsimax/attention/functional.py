@@ -43,6 +43,7 @@ from .visibility import (
     Window,
     band_mask,
     check_lengths,
+    hide_beyond,
     intersect,
     read_band,
     split_mask,
@@ -99,6 +100,8 @@ def attention(
             whether or not ``is_causal`` is set.
         key_lengths: Integers (B,), for the first dimension of the scores, or (): only keys before
             this one exist. It hides keys as a mask does, and does not move ``causal_align``.
+            Lengths on the CPU are brought to a GPU, for which the host waits: for many layers,
+            bring them once.
 
     Returns:
         (..., Hq, Lq, Ev), in the dtype of q. Half precision is computed in float32 inside.
@@ -121,9 +124,11 @@ def attention(
     scale = check_scale(scale, q.shape[-1])
     chosen = mapping if mapping is None or isinstance(mapping, Mapping) else read_text(mapping)
     band = read_band(shape, is_causal, causal_align, window)
-    within = None
+    within = longest = None
     if key_lengths is not None:
-        key_lengths = check_lengths(key_lengths, shape, q.device)
+        key_lengths = check_lengths(key_lengths, shape)
+        longest = tiled.known_lengths(key_lengths, shape)
+        key_lengths = key_lengths.to(q.device)
         within, factor = within_lengths(key_lengths, shape)
         q = q * factor.to(q.dtype)
     lower = autocast_inputs(q, k, v)
@@ -132,6 +137,8 @@ def attention(
         plain_band = band.left is None and band.offset == 0 and band.right in (None, 0)
         if plain_band and bias is None and few_keys(*lower, known):
             seen = intersect(allowed, within)
+            if within is not None:
+                lower = (lower[0], *hide_beyond(within, lower[1], lower[2]))
             return fused_attention(*lower, seen, band.right == 0, known, scale)
         if k.shape[-2] >= _MANY_KEYS and flash.fits(*lower, known):
             seen = allowed if bias is None else bias
@@ -140,14 +147,15 @@ def attention(
             if few and reach is not None:
                 return _one_step(lower, key_lengths, seen, reach, known, scale)
             return flash.flash_attention(*lower, seen, band, key_lengths, known, scale)
-    if within is not None:  # nothing is there, and a weight of 0 would not remove a NaN
-        inside = within.mT if within.ndim > 1 else within.unsqueeze(-1)
-        k, v = (torch.where(inside, x, 0.0) for x in (k, v))
+    if within is not None:
+        if enable_gqa and within.ndim == len(shape) == 3:  # a length for each head of queries
+            k, v = (x.repeat_interleave(shape[-3] // x.shape[-3], -3) for x in (k, v))
+            enable_gqa = False
+        k, v = hide_beyond(within, k, v)
         lower = autocast_inputs(q, k, v)
     rows = read_rows(alpha, chosen, shape) if tiled.large(shape, q) else None
     if rows is not None:
         check_dtypes(*lower)
-        longest = tiled.known_lengths(key_lengths, shape)
         each = with_lead_of(lower[0], v, shape, enable_gqa)
         if each is not lower[0]:
             lower, longest = (each, *lower[1:]), None

@@ -41,6 +41,8 @@ def kernel_alpha(
         return None
     if not (paged or q.shape[0] == k.shape[0]) or k.shape[:2] != v.shape[:2]:
         return None
+    if isinstance(alpha, Tensor) and alpha.device != q.device:
+        return None
     compiling = torch.compiler.is_compiling()
     if not compiling and (transform_or_forward_mode() or without_values(q)):
         return None
@@ -66,7 +68,7 @@ def _alpha_of(alpha: float | Tensor, mapping: Mapping | None, heads: int) -> flo
         alpha = mapping.alpha
     if isinstance(alpha, Tensor):
         one_a_head = alpha.ndim == 1 and alpha.shape[0] == heads and alpha.is_floating_point()
-        return alpha if one_a_head and alpha.device.type == "cuda" else None
+        return alpha if one_a_head else None
     alpha = plain(alpha)
     return float(alpha) if 1.0 <= alpha < math.inf else None
 

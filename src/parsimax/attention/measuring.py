@@ -120,9 +120,11 @@ def statistics(
     scale = check_scale(scale, q.shape[-1])
     chosen = None if mapping is None else parse(mapping)
     band = read_band(shape, is_causal, causal_align, window)
-    within = None
+    within = longest = None
     if key_lengths is not None:
-        key_lengths = check_lengths(key_lengths, shape, q.device)
+        key_lengths = check_lengths(key_lengths, shape)
+        longest = known_lengths(key_lengths, shape)
+        key_lengths = key_lengths.to(q.device)
         within, factor = within_lengths(key_lengths, shape)
         q = q * factor.to(q.dtype)
     q, k, _ = autocast_inputs(q, k, k)
@@ -140,7 +142,7 @@ def statistics(
             f"{tuple(shape)}, got {mapping!r}"
         )
     rows, tensors = known
-    problem = Problem(shape, band, scale, enable_gqa, rows, known_lengths(key_lengths, shape))
+    problem = Problem(shape, band, scale, enable_gqa, rows, longest)
     name = name_of(type(rows.mapping))
     found = _Found(shape, block_size, q, name in THRESHOLDS)
     with without_autocast(q.device):

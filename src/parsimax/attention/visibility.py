@@ -105,11 +105,8 @@ def as_counts(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.int32, torch.int64) else x.long()
 
 
-def check_lengths(key_lengths: object, shape: torch.Size, device: torch.device) -> Tensor:
-    """Integers, one for each item of the first dimension, from 0 to the number of keys.
-
-    Lengths are often counted on the CPU: they are brought to where the scores will be.
-    """
+def check_lengths(key_lengths: object, shape: torch.Size) -> Tensor:
+    """Integers, one for each item of the first dimension, from 0 to the number of keys."""
     if not isinstance(key_lengths, Tensor):
         raise TypeError(f"key_lengths must be a tensor or None, got {type(key_lengths).__name__}")
     inexact = key_lengths.is_floating_point() or key_lengths.is_complex()
@@ -131,7 +128,7 @@ def check_lengths(key_lengths: object, shape: torch.Size, device: torch.device) 
         keys = shape[-1]
         expected = f"from 0 to {keys}"
         check_values(key_lengths, "key_lengths", lambda n: (n >= 0) & (n <= keys), expected)
-    return key_lengths.to(device)
+    return key_lengths
 
 
 def within_lengths(key_lengths: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
@@ -144,6 +141,12 @@ def within_lengths(key_lengths: Tensor, shape: torch.Size) -> tuple[Tensor, Tens
     good = (lengths >= 0) & (lengths <= shape[-1])
     keys = torch.arange(shape[-1], device=key_lengths.device)
     return (keys < lengths) | ~good, torch.where(good, 1.0, torch.nan)
+
+
+def hide_beyond(within: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Zeros in keys and values that no length reaches: a weight of 0 would not remove a NaN."""
+    inside = within.mT if within.ndim > 1 else within.unsqueeze(-1)
+    return torch.where(inside, k, 0.0), torch.where(inside, v, 0.0)
 
 
 def intersect(*masks: Tensor | None) -> Tensor | None:

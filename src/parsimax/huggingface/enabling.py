@@ -107,7 +107,7 @@ def alphas(model: nn.Module) -> dict[str, Tensor]:
             if isinstance(value, Tensor):
                 found[name] = value.detach().clone()
             else:
-                found[name] = torch.full((layer.heads,), value)
+                found[name] = torch.full((layer.heads,), value, device="cpu")
     if not found:
         raise ValueError("model: expected one that px.huggingface.enable was called with")
     return found

@@ -532,3 +532,47 @@ def test_a_layer_of_a_transformer_compiled_in_training(which):
     for mine, theirs in zip(gradients(compiled), gradients(step), strict=True):
         assert mine.norm() > 0
         assert (mine - theirs).norm() <= (3e-2 if ON_GPU else 1e-5) * theirs.norm()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_saved_may_come_back_with_other_strides(packed):
+    """As from ``torch.autograd.graph.save_on_cpu``, with pinned memory or without."""
+    q, k, v = inputs(heads=2, queries=18, keys=37)
+    q = q[:, :1].expand(-1, 2, -1, -1)  # a copy of which lies otherwise
+    starts = torch.tensor([0, 18], device=DEVICE), torch.tensor([0, 37], device=DEVICE)
+
+    def gradients():
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        if packed:
+            rows = [x[0].transpose(0, 1) for x in leaves]
+            out = flash.packed_attention(*rows, starts, (18, 37), EVERYTHING, False, 1.5, 0.5)
+        else:
+            out = flash.flash_attention(*leaves, None, EVERYTHING, None, 1.5, 0.5)
+        return torch.autograd.grad(out.square().sum(), leaves)
+
+    expected = gradients()
+    for away in (
+        torch.clone,
+        lambda x: torch.empty(x.shape, dtype=x.dtype, device=DEVICE).copy_(x),
+    ):
+        with torch.autograd.graph.saved_tensors_hooks(away, lambda x: x):
+            found = gradients()
+        for mine, theirs in zip(found, expected, strict=True):
+            assert (mine - theirs).norm() <= 1e-6 * theirs.norm()
+
+
+def test_what_lies_beyond_lengths_does_not_matter_to_second_gradients():
+    q, k, v = inputs(queries=3, keys=20, heads=1)
+    lengths = torch.tensor([7], device=DEVICE, dtype=torch.int32)
+    dirty = [q, k.clone(), v.clone()]
+    for x in dirty[1:]:
+        x[:, :, 7:] = float("nan")
+
+    def second(*tensors):
+        leaves = [x.detach().requires_grad_() for x in tensors]
+        out = flash.flash_attention(*leaves, None, EVERYTHING, lengths, 1.5, 0.5)
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        return [*first, *torch.autograd.grad(first[0].square().sum(), leaves)]
+
+    for found, expected in zip(second(*dirty), second(q, k, v), strict=True):
+        torch.testing.assert_close(found, expected)

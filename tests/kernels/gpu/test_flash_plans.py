@@ -29,12 +29,14 @@ def by_addresses(monkeypatch):
         monkeypatch.setattr(problems, "tiles_for", lambda q, v: SMALL)
 
 
-def attend(inputs, times, alpha=1.5, seen=None, band=EVERYTHING, lengths=None, scale=0.5):
+def attend(
+    inputs, times, alpha=1.5, seen=None, band=EVERYTHING, lengths=None, scale=0.5, frozen=False
+):
     """Results and gradients of numbers that differ from time to time."""
     leaves = [(x.detach() * times).requires_grad_() for x in inputs]
-    if isinstance(alpha, torch.Tensor):
+    if isinstance(alpha, torch.Tensor) and not frozen:
         leaves.append(alpha := alpha.detach().clone().requires_grad_())
-    if seen is not None and seen.dtype != torch.bool:
+    if seen is not None and seen.dtype != torch.bool and not frozen:
         leaves.append(seen := seen.detach().clone().requires_grad_())
     arguments = (*leaves[:3], seen, band, lengths, alpha, scale)
     with torch.no_grad():
@@ -57,6 +59,7 @@ def test_each_is_found_again_and_none_takes_the_plan_of_another():
         ((q.contiguous(), k, v), {}),
         ((q, k, v.contiguous()), {}),
         (data, {"alpha": 1.3}),
+        (data, {"alpha": alphas, "frozen": True}),
         (data, {"alpha": alphas}),
         (data, {"scale": 0.25}),
         (data, {"band": CAUSAL}),
@@ -65,11 +68,12 @@ def test_each_is_found_again_and_none_takes_the_plan_of_another():
         (data, {"lengths": torch.tensor([17], device=DEVICE)}),
         (data, {"seen": noise[:, :1, :1] > -0.3}),
         (data, {"seen": noise > -0.3}),
+        (data, {"seen": noise, "frozen": True}),
         (data, {"seen": noise}),
     ]
     first = [attend(arguments, 1.0, **options) for arguments, options in cases]
     plans = len(launch._FORWARDS), len(launch._BACKWARDS)
-    assert plans == (2 * len(cases), len(cases))
+    assert plans == (2 * (len(cases) - 2), len(cases))  # frozen or not, a forward is the same
     before = Interpreted.again
     again = [attend(arguments, 0.7, **options) for arguments, options in cases]
     assert plans == (len(launch._FORWARDS), len(launch._BACKWARDS))
@@ -85,10 +89,18 @@ def test_each_is_found_again_and_none_takes_the_plan_of_another():
 def test_packed_sequences_that_begin_elsewhere():
     q, k, v = (x[0].transpose(0, 1) for x in inputs(queries=9, keys=30))
 
-    def packed(places):
+    def packed(places, longest=(6, 24), band=EVERYTHING, bottom_right=False):
         starts = [torch.tensor(x, device=DEVICE) for x in ((0, places, 9), (0, 3 * places, 30))]
         with torch.no_grad():
-            return flash.packed_attention(q, k, v, starts, (6, 24), EVERYTHING, False, 1.5, 0.5)
+            return flash.packed_attention(q, k, v, starts, longest, band, bottom_right, 1.5, 0.5)
+
+    # other limits, and another place of the last query, take plans of their own
+    assert packed(3, (5, 24)).isnan().all()
+    assert packed(3, (6, 20)).isnan().all()
+    causal = [packed(3, band=CAUSAL, bottom_right=last) for last in (False, True)]
+    assert not torch.equal(*causal)
+    assert len(launch._FORWARDS) == 4
+    launch._FORWARDS.clear()
 
     found = [packed(places) for places in (3, 5, 3)]
     assert len(launch._FORWARDS) == 1

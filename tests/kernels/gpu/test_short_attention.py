@@ -8,6 +8,7 @@ from tests.contracts.gpu.device import DEVICE
 from tests.kernels.gpu.addresses import Interpreted, launch_by_addresses
 
 import parsimax as px
+from parsimax.attention import functional
 from parsimax.attention.fused import few_keys, fused_attention, kernel_alpha
 from parsimax.kernels.gpu import short_attention
 
@@ -238,6 +239,27 @@ def test_a_bad_number_in_a_key_that_nobody_sees_does_no_harm():
     _gq, gk, gv = torch.autograd.grad(out.sum(), leaves)
     assert gk.isfinite().all()
     assert gv.isfinite().all()
+
+
+def test_what_lies_beyond_lengths_does_not_matter(monkeypatch):
+    q, k, v = inputs(heads=2, queries=5)
+    lengths = torch.tensor([4, 13], device=DEVICE)
+    dirty_k, dirty_v = k.clone(), v.clone()
+    dirty_k[0, :, 4:], dirty_v[0, :, 4:] = torch.nan, torch.inf
+    taken = []
+    monkeypatch.setattr(functional, "kernel_alpha", lambda *_: 1.5)
+    monkeypatch.setattr(
+        functional, "fused_attention", lambda *x: taken.append(x) or fused_attention(*x)
+    )
+
+    def results(*tensors):
+        leaves = [x.detach().requires_grad_() for x in tensors]
+        out = px.attention(*leaves, key_lengths=lengths)
+        return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+    for found, expected in zip(results(q, dirty_k, dirty_v), results(q, k, v), strict=True):
+        assert torch.equal(found, expected)
+    assert len(taken) == 2
 
 
 def test_a_bad_number_stays_in_its_row_and_a_bad_alpha_in_its_head():

@@ -50,9 +50,13 @@ class Launch(NamedTuple):
 class Chain:
     """Launches on one device, which is the current one whenever it is called."""
 
-    def __init__(self, launches: Sequence[Launch]) -> None:
-        self._launches: Sequence[Launch] = launches
+    def __init__(self, launches: Sequence[Launch] = ()) -> None:
+        self._launches = [*launches]
         self._ready: list[tuple[Any, ...]] = []
+
+    def add(self, launch: Launch) -> None:
+        """One more, before the first call."""
+        self._launches.append(launch)
 
     @property
     def ready(self) -> bool:
@@ -79,7 +83,7 @@ class Chain:
         if len(ready) == len(launches):
             # in this order, for other threads; hundreds may be kept, and are looked through
             self._ready = ready
-            self._launches = ()
+            self._launches = []
 
     def again(self, addresses: Sequence[int]) -> None:
         """Launch all with tensors that lie at these addresses."""

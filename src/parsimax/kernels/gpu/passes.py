@@ -6,6 +6,7 @@ everything is that it allocates, but no tensor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -31,6 +32,12 @@ class Room(NamedTuple):
         steps = (size, heads * size) if by_rows else (rows * size, size)
         return cls((items, heads, rows, size), dtype, (heads * rows * size, *steps, 1))
 
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Its strides, also where it has no gaps."""
+        contiguous = (math.prod(self.shape[dim + 1 :]) for dim in range(len(self.shape)))
+        return tuple(contiguous) if self.strides is None else self.strides
+
     def allocate(self, like: Tensor) -> Tensor:
         """On the same device."""
         shape, dtype, strides, zeros = self
@@ -52,17 +59,17 @@ class Pass:
         self._which = {name: i for i, name in enumerate(given.split())}
         self._rooms: dict[str, Room] = {}
         self._given = len(self._which)
-        self._launches: list[Launch] = []
-        self._chain: Chain | None = None
+        self._chain = Chain()
 
     def room(self, name: str, room: Room) -> None:
         """Allocate this for each call."""
-        assert name not in self._rooms, name
+        assert name not in self._which, name
         self._which[name] = self._given + len(self._rooms)
         self._rooms[name] = room
 
     def same(self, name: str, other: str) -> None:
         """Another name, where a kernel takes what is not there."""
+        assert name not in self._which, name
         self._which[name] = self._which[other]
 
     def launch(
@@ -75,7 +82,7 @@ class Pass:
     ) -> None:
         """Add one: its tensors come first, then numbers, and its options are constants."""
         which = tuple([self._which[name] for name in tensors.split()])
-        self._launches.append(Launch(kernel, grid, which, numbers, options))
+        self._chain.add(Launch(kernel, grid, which, numbers, options))
 
     def allocate(self, like: Tensor) -> dict[str, Tensor]:
         """All rooms, by their names."""
@@ -84,14 +91,11 @@ class Pass:
     def run(self, given: Sequence[Tensor], addresses: list[int]) -> dict[str, Tensor]:
         """Launch all, of tensors that lie at these addresses; what was allocated."""
         made = self.allocate(given[0])
-        chain = self._chain
-        if chain is None:
-            chain = self._chain = Chain(self._launches)
-        if chain.ready:
+        if self._chain.ready:
             addresses += [x.data_ptr() for x in made.values()]
-            chain.again(addresses)
+            self._chain.again(addresses)
         else:
-            chain.first([*given, *made.values()])
+            self._chain.first([*given, *made.values()])
         return made
 
 

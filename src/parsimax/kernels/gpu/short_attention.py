@@ -261,7 +261,7 @@ def _tile(queries: int, keys: int, size: int, of_scores: bool, backward: bool) -
 
 def _numbers(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, alpha: float | Tensor, scale: float,
-    *others: Room,
+    *others: tuple[int, ...],
 ) -> tuple[float | int, ...]:  # fmt: skip
     """With the strides of what else is read or written."""
     return (
@@ -277,7 +277,7 @@ def _numbers(
         *k.stride()[:3],
         *v.stride()[:3],
         *((0, 0, 0, 0) if seen is None else seen.stride()),
-        *(step for room in others if room.strides is not None for step in room.strides[:3]),
+        *(step for strides in others for step in strides[:3]),
     )
 
 
@@ -359,7 +359,7 @@ def _forward_pass(
     constants = _constants(q, k, v, seen, causal, alpha, False)
     a_pass.launch(
         _forward, (items * heads, pieces(queries, int(constants["ROWS"]))), f"{_GIVEN} out top x",
-        _numbers(q, k, v, seen, alpha, scale, out), constants,
+        _numbers(q, k, v, seen, alpha, scale, out.steps), constants,
     )  # fmt: skip
     return a_pass
 
@@ -396,7 +396,7 @@ def _backward_pass(
     constants = _constants(q, k, v, seen, causal, alpha, True)
     a_pass.launch(
         _backward, (items * heads,), f"{_GIVEN} top x g gq gk gv change",
-        _numbers(q, k, v, seen, alpha, scale, Room(q.shape, q.dtype, g_strides), *rooms.values()),
+        _numbers(q, k, v, seen, alpha, scale, g_strides, *(room.steps for room in rooms.values())),
         constants | {"WANT": want, "ONCE": queries <= int(constants["ROWS"])},
     )  # fmt: skip
     return a_pass

@@ -99,6 +99,7 @@ def _enough(p: Problem, train: bool) -> Enough:
 _FORWARDS: dict[Hashable, Pass] = {}
 _BACKWARDS: dict[Hashable, Pass] = {}
 _GIVEN = "q k v seen alphas lengths"
+_READ = f"{_GIVEN} top x"  # by all kernels that know the thresholds
 _GIVEN_BACK = f"{_GIVEN} key_seen key_lengths g {' '.join(Saved._fields)}"
 
 
@@ -152,8 +153,14 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
     lists, taken = _lists(p, chunk * grains if hold else 0, choose != NEVER_KEPT.value)
     a_pass.room("lists", lists)
     a_pass.room("taken", taken)
-    _room_for_choice(a_pass, p, choose, chunk * grains)
-    given, keeping = "q k v seen alphas lengths top x", "scores chosen chosen_counts"
+    # keys that are kept, with their scores for so many blocks of queries at a time; without
+    # gradients, keys are kept no longer than their scores
+    blocks, keeping = (chunk * grains, most_chosen(p), rows), "q q q"
+    if choose != NEVER_KEPT.value:
+        keeping = "scores chosen chosen_counts"
+        a_pass.room("scores", Room(blocks, torch.float32))
+    if choose == FOR_OUTPUT.value:
+        a_pass.room("chosen", of_chosen(p, blocks[0]))
     for tile in range(0, tall, chunk):
         count = min(chunk, tall - tile)
         a_pass.launch(
@@ -172,7 +179,7 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
         if choose != NEVER_KEPT.value:
             a_pass.launch(
                 listed_output_kernel, (count * grains * (rows // PART.value),),
-                f"{given} {keeping} out mean",
+                f"{_READ} {keeping} out mean",
                 (p.scale, value_of(p), *all_sizes(p), tile, tall_blocks, p.row_blocks, *band_of(p),
                  *all_strides),
                 _listed_options(p) | {"GRAINS": grains, "CHOOSE": choose},
@@ -200,20 +207,6 @@ def _lists(p: Problem, programs: int, keys: bool) -> tuple[Room, Room]:
         of_query *= 2
     lists = Room((places, of_query * p.tiles.rows), torch.float32)
     return lists, Room((places,), torch.int32, zeros=True)
-
-
-def _room_for_choice(a_pass: Pass, p: Problem, choose: int, blocks: int) -> None:
-    """For the scores of keys that are kept, of so many blocks of queries at a time.
-
-    Those of others come after them; without gradients, keys are kept no longer than their scores.
-    """
-    if choose == NEVER_KEPT.value:
-        for name in ("scores", "chosen", "chosen_counts"):
-            a_pass.same(name, "q")
-        return
-    a_pass.room("scores", Room((blocks, most_chosen(p), p.tiles.rows), torch.float32))
-    if choose == FOR_OUTPUT.value:
-        a_pass.room("chosen", of_chosen(p, blocks))
 
 
 def _values(p: Problem) -> int:
@@ -284,18 +277,25 @@ def backward(
     p: Problem, saved: Saved, g: Tensor, want_alpha: bool = False, want_scores: bool = False
 ) -> Gradients:
     """All gradients; that of the scores has a number for each query and key."""
-    g = g.transpose(1, 2).contiguous().transpose(1, 2) if by_rows(p) else g.contiguous()
-    table, of_keys = (spans(p),) * 2 if p.packed is None else tables(p)
+    table, key_table = (spans(p),) * 2 if p.packed is None else tables(p)
     of_rows = pointers(p, table)
-    key_seen, _, key_lengths = of_rows if of_keys is table else pointers(p, of_keys)
+    key_seen, _, key_lengths = of_rows if key_table is table else pointers(p, key_table)
+    g = _as_results_lie(p, g)
+    # which may lie otherwise if hooks of saved tensors had it
+    saved = saved._replace(mean=_as_results_lie(p, saved.mean))
     given = (p.q, p.k, p.v, *of_rows, key_seen, key_lengths, g, *saved)
-    wanted = (want_alpha, want_scores, of_keys is not None)
+    wanted = (want_alpha, want_scores)
     made = run(_BACKWARDS, (*wanted, *_key(p)), given, lambda: _backward_pass(p, *wanted))
     change = made["changes"].sum((-1, -2)) if want_alpha else None
     return Gradients(made["gq"], made["gk"], made["gv"], change, made.get("gs"))
 
 
-def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool, tabled: bool) -> Pass:
+def _as_results_lie(p: Problem, x: Tensor) -> Tensor:
+    """A tensor in the shape of the context."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2) if by_rows(p) else x.contiguous()
+
+
+def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
     items, heads, queries, size = p.q.shape
     a_pass = Pass(_GIVEN_BACK)
     for name, room in of_gradients(p).items():
@@ -303,14 +303,15 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool, tabled: bool
     a_pass.room("lines", Room((items, heads, queries, 2), torch.float32))  # see query_kernel
     parts = p.tiles.rows // PART.value if keeps_keys(p) else 0
     assert not (parts and want_scores), "no keys are kept where numbers are added to scores"
-    a_pass.same("changes", "top")
-    if want_alpha:
-        shape = (items, heads, p.row_blocks, max(parts, 1))
-        a_pass.room("changes", Room(shape, torch.float32, zeros=True))
-    a_pass.same("gs", "top")
-    if want_scores:
-        shape = (items, heads, queries, p.k.shape[2])
-        a_pass.room("gs", Room(shape, torch.float32, zeros=True))
+    sums = {
+        "changes": (want_alpha, (items, heads, p.row_blocks, max(parts, 1))),
+        "gs": (want_scores, (items, heads, queries, p.k.shape[2])),
+    }
+    for name, (wanted, shape) in sums.items():
+        if wanted:
+            a_pass.room(name, Room(shape, torch.float32, zeros=True))
+        else:
+            a_pass.same(name, "top")
     lines, length = p.all_key_blocks, p.seeing_row_blocks
     a_pass.room("key_places", Room((items, heads, lines, length), torch.int16))
     a_pass.room("key_counts", Room((items, heads, lines), torch.int32))
@@ -318,12 +319,12 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool, tabled: bool
     options |= {"ROUGH": rough(p), "BY_ROWS": by_rows(p), "VALUES": values}
     options["WHOLE"] = options["SIZE"] == size and values == p.v.shape[3]
     numbers = (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks)
-    at = (*band_of(p), *steps(p))
-    programs, given = p.row_blocks * items * heads, "q k v seen alphas lengths top x"
+    band_and_steps = (*band_of(p), *steps(p))
+    programs = p.row_blocks * items * heads
     a_pass.launch(
         query_kernel, (programs,),
-        f"{given} places counts chosen_counts g mean slope gq lines changes gs",
-        (*numbers, *at),
+        f"{_READ} places counts chosen_counts g mean slope gq lines changes gs",
+        (*numbers, *band_and_steps),
         options | {
             "WANT": want_alpha, "WANT_SCORES": want_scores, "LISTED_PARTS": parts,
             "maxnreg": registers_for(p, p.tiles.row_registers),
@@ -332,13 +333,13 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool, tabled: bool
     if parts > 0:
         a_pass.launch(
             listed_query_kernel, (programs * parts,),
-            f"{given} chosen chosen_counts g gq lines changes",
-            (*numbers[:-1], *at),
+            f"{_READ} chosen chosen_counts g gq lines changes",
+            (*numbers[:-1], *band_and_steps),
             _listed_options(p) | {"WANT": want_alpha, "ROUGH": rough(p)},
         )  # fmt: skip
     a_pass.launch(
         compact, (lines * items * heads,),
-        f"live key_places key_counts {'key_lengths' if tabled else 'live'}",
+        "live key_places key_counts key_lengths",
         (lines, length, p.row_blocks, p.key_blocks),
         {
             "PACKED": p.packed is not None, "ROWS": p.tiles.rows,
@@ -348,7 +349,7 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool, tabled: bool
     a_pass.launch(
         key_kernel, (lines * items * p.k.shape[1],),
         "q k v key_seen alphas key_lengths key_places key_counts g lines gk gv",
-        (*numbers[:-2], length, lines, *at),
+        (*numbers[:-2], length, lines, *band_and_steps),
         options,
     )  # fmt: skip
     return a_pass
@@ -376,7 +377,8 @@ def count(p: Problem, block: int) -> Counts:
     _thresholds(a_pass, p, _EXACTLY, NEVER_KEPT.value)
     given = (p.q, p.k, p.v, *pointers(p, table))
     made = a_pass.run(given, [x.data_ptr() for x in given])
-    top, x, live = made["top"], made["x"], made["live"]
+    top, x, live = (made.pop(name) for name in ("top", "x", "live"))
+    made.clear()  # scratch may be large
     side = math.gcd(block, p.tiles.rows, p.tiles.columns)
     blocks = pieces(queries, side), pieces(keys, side)
     tau, low = torch.empty_like(top), torch.empty_like(top)
