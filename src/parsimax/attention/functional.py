@@ -124,11 +124,10 @@ def attention(
     scale = check_scale(scale, q.shape[-1])
     chosen = mapping if mapping is None or isinstance(mapping, Mapping) else read_text(mapping)
     band = read_band(shape, is_causal, causal_align, window)
-    within = longest = None
+    within = counted = None
     if key_lengths is not None:
-        key_lengths = check_lengths(key_lengths, shape)
-        longest = tiled.known_lengths(key_lengths, shape)
-        key_lengths = key_lengths.to(q.device)
+        counted = check_lengths(key_lengths, shape)
+        key_lengths = counted.to(q.device)
         within, factor = within_lengths(key_lengths, shape)
         q = q * factor.to(q.dtype)
     lower = autocast_inputs(q, k, v)
@@ -156,6 +155,7 @@ def attention(
     rows = read_rows(alpha, chosen, shape) if tiled.large(shape, q) else None
     if rows is not None:
         check_dtypes(*lower)
+        longest = tiled.known_lengths(counted, shape)
         each = with_lead_of(lower[0], v, shape, enable_gqa)
         if each is not lower[0]:
             lower, longest = (each, *lower[1:]), None

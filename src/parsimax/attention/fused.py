@@ -86,26 +86,18 @@ def fused_attention(
     seen = None if visible is None else visible.expand(*q.shape[:3], k.shape[2])
     tensor = alpha if isinstance(alpha, Tensor) else None
     value = 0.0 if isinstance(alpha, Tensor) else alpha
+    arguments = (q, k, v, seen, causal, tensor, value, scale)
     if not gradients_wanted(q, k, v, tensor):
-        return _forward(q, k, v, seen, causal, tensor, value, scale)[0]
-    out: Tensor = _Fused.apply(q, k, v, seen, causal, tensor, value, scale)  # type: ignore[no-untyped-call]
+        return _forward(*arguments)[0]
+    out: Tensor = _Fused.apply(*arguments)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        seen: Tensor | None,
-        causal: bool,
-        tensor: Tensor | None,
-        value: float,
-        scale: float,
-    ) -> Tensor:
-        out, saved = _forward(q, k, v, seen, causal, tensor, value, scale)
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        q, k, v, seen, causal, tensor, value, scale = arguments
+        out, saved = _forward(*arguments)
         # as they came: a copy made here would have no part in a gradient of the gradient
         ctx.save_for_backward(q, k, v, seen, tensor, *saved)
         ctx.causal, ctx.value, ctx.scale = causal, value, scale

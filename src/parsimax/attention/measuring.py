@@ -120,11 +120,10 @@ def statistics(
     scale = check_scale(scale, q.shape[-1])
     chosen = None if mapping is None else parse(mapping)
     band = read_band(shape, is_causal, causal_align, window)
-    within = longest = None
+    within = counted = None
     if key_lengths is not None:
-        key_lengths = check_lengths(key_lengths, shape)
-        longest = known_lengths(key_lengths, shape)
-        key_lengths = key_lengths.to(q.device)
+        counted = check_lengths(key_lengths, shape)
+        key_lengths = counted.to(q.device)
         within, factor = within_lengths(key_lengths, shape)
         q = q * factor.to(q.dtype)
     q, k, _ = autocast_inputs(q, k, k)
@@ -142,7 +141,7 @@ def statistics(
             f"{tuple(shape)}, got {mapping!r}"
         )
     rows, tensors = known
-    problem = Problem(shape, band, scale, enable_gqa, rows, longest)
+    problem = Problem(shape, band, scale, enable_gqa, rows, known_lengths(counted, shape))
     name = name_of(type(rows.mapping))
     found = _Found(shape, block_size, q, name in THRESHOLDS)
     with without_autocast(q.device):

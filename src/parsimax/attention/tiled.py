@@ -16,11 +16,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.dtypes import HALF, exact_dtype, working
-from parsimax._core.validation import (
-    transform_or_forward_mode,
-    values_readable,
-    without_values,
-)
+from parsimax._core.validation import transform_or_forward_mode, without_values
 from parsimax.mappings.rowmap import kernels_allowed
 
 from .again import gradients_again, gradients_wanted
@@ -80,9 +76,9 @@ def large(shape: torch.Size, q: Tensor) -> bool:
     return shape.numel() > _LARGE.get(q.device.type, _LARGE["cuda"])
 
 
-def known_lengths(key_lengths: Tensor, shape: torch.Size) -> tuple[int, ...] | None:
+def known_lengths(key_lengths: Tensor | None, shape: torch.Size) -> tuple[int, ...] | None:
     """Keys of each item of the first dimension, where looking at them is free."""
-    if key_lengths.device.type != "cpu" or not values_readable() or without_values(key_lengths):
+    if key_lengths is None or key_lengths.device.type != "cpu":
         return None
     return tuple(key_lengths.expand(shape[0] if len(shape) > 2 else 1).tolist())
 

@@ -314,7 +314,7 @@ class Saved(NamedTuple):
     x: Tensor
 
 
-# By all that decides them
+# Passes that were made, by all that decides them
 _FORWARDS: dict[Hashable, Pass] = {}
 _BACKWARDS: dict[Hashable, Pass] = {}
 _GIVEN = "q k v seen alphas"

@@ -95,12 +95,13 @@ def _enough(p: Problem, train: bool) -> Enough:
     return Enough(1e-4, 2e-5, 1e-5, 20.0) if train else Enough(5e-5, 5e-5, 5e-5)
 
 
-# By all that decides them; what these passes are given
+# Passes that were made, by all that decides them
 _FORWARDS: dict[Hashable, Pass] = {}
 _BACKWARDS: dict[Hashable, Pass] = {}
+# Names of tensors: those that a forward is given, and a backward; what kernels read of queries
 _GIVEN = "q k v seen alphas lengths"
-_READ = f"{_GIVEN} top x"  # by all kernels that know the thresholds
 _GIVEN_BACK = f"{_GIVEN} key_seen key_lengths g {' '.join(Saved._fields)}"
+_READ = f"{_GIVEN} top x"
 
 
 def _key(p: Problem) -> tuple[Hashable, ...]:
@@ -116,7 +117,7 @@ def _key(p: Problem) -> tuple[Hashable, ...]:
 
 
 def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
-    """Where weights begin, and which blocks of keys have any, into rooms that there are.
+    """Add what finds where weights begin and which blocks of keys have any; the pass has room.
 
     Where keys are few, they are kept, and results written, unless ``choose`` is NEVER_KEPT.
     """
