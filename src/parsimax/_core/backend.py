@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from .validation import check_choice
+from .validation import check_choice, wraps_others
 
 BACKENDS = ("auto", "torch", "numba", "triton")
 _OWN = {"cpu": "numba", "cuda": "triton"}  # what ``auto`` asks first on each kind of device
@@ -24,6 +24,8 @@ def choose(backend: str, z: Tensor) -> str:
     refuse_traces()
     if not isinstance(backend, str):
         check_choice(backend, "backend", BACKENDS)
+    if backend != "torch":
+        refuse_wrappers(z)
     chosen: str = _constant(backend, z.device.type, z.dtype)
     return chosen
 
@@ -36,6 +38,17 @@ def refuse_traces() -> None:
             "torch.jit.trace cannot record what parsimax computes by kernels of its own; use "
             "torch.export or torch.compile"
         )
+
+
+def refuse_wrappers(*tensors: Tensor) -> None:
+    """Kernels would read memory that such a tensor does not have."""
+    for x in tensors:
+        if wraps_others(x):
+            name = type(x).__name__
+            local = " (x.to_local(), or local_map)" if name == "DTensor" else ""
+            raise TypeError(
+                f"parsimax computes on plain tensors, got a {name}; give what it holds{local}"
+            )
 
 
 def _constant(backend: str, device: str, dtype: torch.dtype) -> str:

@@ -27,4 +27,4 @@ def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
     if len(shape) > len(to):
         return False
     ends = zip(reversed(shape), reversed(to), strict=False)
-    return all(size in (1, wanted) for size, wanted in ends)
+    return all(size == 1 or size == wanted for size, wanted in ends)

@@ -92,6 +92,37 @@ def nearest(value: object, options: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def recorded() -> bool:
+    """Whether operations are written down: by torch.compile and torch.export, or by make_fx.
+
+    Those see no kernels of ours but in operators, and tensors have no values to look at.
+    """
+    return torch.compiler.is_compiling() or traced()
+
+
+_TRACERS = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FUNCTIONAL
+
+
+def traced() -> bool:
+    """Whether make_fx, or what is built on it, writes operations down."""
+    if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
+        return True
+    if not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch):
+        return False  # what is recorded before autograd
+    return any(map(torch._ops._get_dispatch_mode_pre_dispatch, _TRACERS))
+
+
+def wraps_others(z: Tensor) -> bool:
+    """Whether this is a tensor of a class with operations of its own, which has no memory itself.
+
+    DTensor is one. Its address is 0, or that of something else.
+    """
+    if type(z) is Tensor or recorded() or without_values(z):
+        return False
+    own: object = type(z).__torch_dispatch__
+    return own is not torch._C._disabled_torch_dispatch_impl
+
+
 def under_transform(*tensors: Tensor | None) -> bool:
     """Whether a torch.func transform (vmap, grad, jvp, ...) is being traced right now.
 
@@ -121,5 +152,5 @@ def without_values(z: Tensor) -> bool:
 
 
 def values_readable() -> bool:
-    """Whether tensor values may be looked at: not under torch.compile, export or torch.func."""
-    return not torch.compiler.is_compiling() and not under_transform()
+    """Whether tensor values may be looked at: not where they are recorded or transformed."""
+    return not recorded() and not under_transform()

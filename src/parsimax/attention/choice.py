@@ -49,7 +49,7 @@ def align_alpha(alpha: float | Tensor, shape: torch.Size) -> float | Tensor:
         return plain(alpha)
     wanted = torch.Size((*shape[:-1], 1))
     heads = shape[-3] if len(shape) > 2 else 1
-    one_a_head = alpha.ndim == 1 and alpha.shape[0] in (1, heads)
+    one_a_head = alpha.ndim == 1 and (alpha.shape[0] == 1 or alpha.shape[0] == heads)
     if not one_a_head and (alpha.ndim == 1 or not fits(alpha.shape, wanted)):
         raise ValueError(
             f"a tensor alpha must have shape ({heads},), one value for each head, or broadcast to "

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from parsimax._core.dtypes import autocast_on
 from parsimax._core.validation import check_values, values_readable, without_values
 from parsimax.mappings import Mapping, parse
 
 from .choice import DEFAULT_ALPHA, align_alpha, check_one_choice
 from .flash_decoding import decoding_alpha, flash_decode
 from .functional import attention, read_text
-from .inputs import check_flag, check_scale, check_tensor
+from .inputs import check_devices, check_flag, check_scale, check_tensor
 from .precision import autocast_inputs
 from .visibility import Window, as_counts, read_window, split_mask
 
@@ -78,11 +81,17 @@ def decode(
     _check_shapes(q, k_cache, v_cache, block_table)
     pages = 1 if block_table is None else block_table.shape[1]
     capacity = k_cache.shape[2] * pages
+    _check_keys(mapping, capacity)
     if attn_mask is not None:
         split_mask(attn_mask, torch.Size((*q.shape[:3], capacity)))
     lengths = check_lengths(lengths, q.shape[0], capacity)
+    for name, x in (("lengths", lengths), ("block_table", block_table)):
+        if x is not None and x.device != q.device and x.device.type != "cpu":
+            raise ValueError(
+                f"{name} must be where q is, {q.device}, or on the CPU, got {x.device}"
+            )
     left, right = read_window(window)
-    behind = None if left is None or _names_keys(mapping) else left + q.shape[2]
+    behind = None if left is None else left + q.shape[2]
     block_table = check_table(block_table, lengths, k_cache, behind)
     enable_gqa = check_flag(enable_gqa, "enable_gqa")
     scale = check_scale(scale, q.shape[-1])
@@ -120,12 +129,20 @@ class Options(NamedTuple):
     mapping: Mapping | str | None
 
 
-def _names_keys(mapping: object) -> bool:
-    """Whether a mapping has tensors with a number for each key, which say how many there are."""
+def _of_keys(x: Tensor) -> bool:
+    return x.ndim > 0 and x.shape[-1] > 1
+
+
+def _check_keys(mapping: object, capacity: int) -> None:
+    """Numbers for keys are for all that the cache has room for, as those of ``attn_mask``."""
     if not isinstance(mapping, Mapping):
-        return False
-    held = (getattr(mapping, f.name) for f in fields(mapping))
-    return any(isinstance(x, Tensor) and x.ndim > 0 and x.shape[-1] > 1 for x in held)
+        return
+    for name, x in ((f.name, getattr(mapping, f.name)) for f in fields(mapping)):
+        if isinstance(x, Tensor) and _of_keys(x) and x.shape[-1] != capacity:
+            raise ValueError(
+                f"{name} of {type(mapping).__name__} must have one number, or one for each of the "
+                f"{capacity} keys that the cache has room for, got shape {tuple(x.shape)}"
+            )
 
 
 def _readable(lengths: Tensor | None) -> bool:
@@ -162,7 +179,7 @@ def _item_by_item(request: Request, k_cache: Tensor, v_cache: Tensor, options: O
         alpha = options.alpha
         chosen = options._replace(
             alpha=_of_item(alpha, i) if isinstance(alpha, Tensor) else alpha,
-            mapping=None if mapping is None else _mapping_of_item(mapping, i),
+            mapping=None if mapping is None else _mapped(mapping, partial(_of_item, i=i)),
         )
         parts.append(_cut(one, *caches, chosen, lengths[i]))
     return torch.cat(parts)
@@ -173,20 +190,25 @@ def _of_item(x: Any, i: int) -> Any:
     return x[i : i + 1] if x is not None and x.ndim == 4 and x.shape[0] > 1 else x
 
 
+def _at_keys(x: Tensor, keys: slice) -> Tensor:
+    return x[..., keys] if _of_keys(x) else x
+
+
 def _check_batch(mapping: Mapping, items: int) -> None:
     """An item takes its own part of a tensor, and would not see that there are too many."""
     for name, x in ((f.name, getattr(mapping, f.name)) for f in fields(mapping)):
-        if isinstance(x, Tensor) and x.ndim == 4 and x.shape[0] not in (1, items):
+        if isinstance(x, Tensor) and x.ndim == 4 and x.shape[0] != 1 and x.shape[0] != items:
             raise ValueError(
                 f"{name} of {type(mapping).__name__} must have the batch of q, {items}, or 1, got "
                 f"shape {tuple(x.shape)}"
             )
 
 
-def _mapping_of_item(mapping: Mapping, i: int) -> Mapping:
+def _mapped(mapping: Mapping, change: Callable[[Tensor], Tensor]) -> Mapping:
+    """The mapping with other tensors."""
     held = {f.name: getattr(mapping, f.name) for f in fields(mapping)}
-    cut = {name: _of_item(x, i) for name, x in held.items() if isinstance(x, Tensor)}
-    return replace(mapping, **cut) if cut else mapping
+    changed = {name: change(x) for name, x in held.items() if isinstance(x, Tensor)}
+    return replace(mapping, **changed) if changed else mapping
 
 
 def _cut(
@@ -199,8 +221,11 @@ def _cut(
         length = size * (1 if table is None else table.shape[1])
     first = 0 if request.behind is None else max(0, length - request.behind)
     keys = slice(first, length)
-    if mask is not None and mask.ndim and mask.shape[-1] > 1:
+    if mask is not None and _of_keys(mask):
         mask = mask[..., keys]
+    mapping = options.mapping
+    if isinstance(mapping, Mapping):
+        mapping = _mapped(mapping, partial(_at_keys, keys=keys))
     if table is not None:
         before = first // max(1, size)
         table = table[:, before : -(-length // max(1, size))]
@@ -217,7 +242,7 @@ def _cut(
         options.scale,
         options.enable_gqa,
         alpha=options.alpha,
-        mapping=options.mapping,
+        mapping=mapping,
         causal_align="bottom-right",
         window=request.window,
     )
@@ -314,6 +339,17 @@ def _check_shapes(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: obje
         raise ValueError(
             "k_cache and v_cache must have the same batch, heads and length, got shapes "
             f"{tuple(k_cache.shape)} and {tuple(v_cache.shape)}"
+        )
+    check_devices(q=q, k_cache=k_cache, v_cache=v_cache)
+    if q.shape[3] != k_cache.shape[3]:
+        raise ValueError(
+            f"q and k_cache must have the same size in their last dimension, got {q.shape[3]} in q "
+            f"{tuple(q.shape)} and {k_cache.shape[3]} in k_cache {tuple(k_cache.shape)}"
+        )
+    if not (autocast_on(q.device) or q.dtype == k_cache.dtype == v_cache.dtype):
+        raise TypeError(
+            f"q, k_cache and v_cache must have the same dtype, got {q.dtype}, {k_cache.dtype} and "
+            f"{v_cache.dtype}"
         )
     if block_table is None:
         if k_cache.shape[0] != q.shape[0]:

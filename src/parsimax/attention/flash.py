@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from parsimax._core.validation import recorded
 from parsimax.mappings.rowmap import fit, kernels_allowed
 
 from .again import gradients_again, gradients_wanted
@@ -165,7 +166,7 @@ def _call(
     tensor = alpha if isinstance(alpha, Tensor) else None
     value = 0.0 if isinstance(alpha, Tensor) else alpha
     arguments = (q, *inputs[1:], tensor, *integers, value, scale, *numbers)
-    if torch.compiler.is_compiling():
+    if recorded():
         compiled: Tensor = _operator(*arguments)[0]
         return compiled
     if not gradients_wanted(*arguments[:_TENSORS]):

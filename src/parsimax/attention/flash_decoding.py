@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parsimax._core.validation import recorded
 from parsimax.mappings import Mapping
 
 from .flash import LARGEST_HEAD, UNLIMITED, not_too_steep
@@ -106,7 +107,7 @@ def flash_decode(
     arguments = (
         q, k_cache, v_cache, lengths, block_table, attn_mask, tensor, value, scale, left, right
     )  # fmt: skip
-    if torch.compiler.is_compiling():
+    if recorded():
         compiled: Tensor = _operator(*arguments)
         return compiled
     return _launch(*arguments)

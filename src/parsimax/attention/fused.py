@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parsimax._core.backend import choose
-from parsimax._core.validation import transform_or_forward_mode, without_values
+from parsimax._core.backend import choose, refuse_wrappers
+from parsimax._core.validation import recorded, transform_or_forward_mode, without_values
 from parsimax.mappings import Entmax, Mapping, Softmax, Sparsemax
 from parsimax.mappings.rowmap import fit, kernels_allowed
 
@@ -37,21 +37,21 @@ def kernel_alpha(
     """
     if dropout_p > 0 or q.device.type != "cuda" or not q.ndim == k.ndim == v.ndim == 4:
         return None
+    refuse_wrappers(k, v)
     if not q.dtype == k.dtype == v.dtype or choose("auto", q) != "triton":
         return None
     if not (paged or q.shape[0] == k.shape[0]) or k.shape[:2] != v.shape[:2]:
         return None
     if isinstance(alpha, Tensor) and alpha.device != q.device:
         return None
-    compiling = torch.compiler.is_compiling()
-    if not compiling and (transform_or_forward_mode() or without_values(q)):
+    if not recorded() and (transform_or_forward_mode() or without_values(q)):
         return None
     return _alpha_of(alpha, mapping, q.shape[1])
 
 
 def few_keys(q: Tensor, k: Tensor, v: Tensor, alpha: float | Tensor) -> bool:
     """Whether :func:`fused_attention` is for this problem."""
-    if torch.compiler.is_compiling() or (not isinstance(alpha, Tensor) and alpha > 2.0):
+    if recorded() or (not isinstance(alpha, Tensor) and alpha > 2.0):
         return False
     fits: bool = _kernels()[1].fits(q, k, v)
     return fits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -126,7 +125,8 @@ def check_scale(scale: object, size: int) -> float:
     if scale is None:
         return size**-0.5 if size else 1.0
     finite = "a finite number or None (1 / sqrt(size of q))"
-    return float(check_plain(scale, "scale", lambda x: -math.inf < x < math.inf, finite))
+    largest = torch.finfo(torch.float64).max  # an int may be larger
+    return float(check_plain(scale, "scale", lambda x: -largest <= x <= largest, finite))
 
 
 def check_flag(value: object, name: str) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.dtypes import HALF, exact_dtype, working
-from parsimax._core.validation import transform_or_forward_mode, without_values
+from parsimax._core.validation import recorded, transform_or_forward_mode, without_values
 from parsimax.mappings.rowmap import kernels_allowed
 
 from .again import gradients_again, gradients_wanted
@@ -71,7 +71,7 @@ class Problem:
 
 def large(shape: torch.Size, q: Tensor) -> bool:
     """Whether the matrix of weights is one to avoid, and nothing forbids to."""
-    if torch.compiler.is_compiling() or transform_or_forward_mode() or without_values(q):
+    if recorded() or transform_or_forward_mode() or without_values(q):
         return False
     return shape.numel() > _LARGE.get(q.device.type, _LARGE["cuda"])
 

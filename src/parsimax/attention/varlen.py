@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from parsimax._core.validation import recorded
 from parsimax.mappings import Mapping
 
 from . import flash
@@ -183,9 +184,7 @@ def _longest(
     """The most queries and keys of a sequence, or a bound of them."""
     found: list[int] = []
     # neither may wait for the values of a tensor
-    blind = torch.compiler.is_compiling() or (
-        starts[0].is_cuda and torch.cuda.is_current_stream_capturing()
-    )
+    blind = recorded() or (starts[0].is_cuda and torch.cuda.is_current_stream_capturing())
     for place, limit, x, name in zip(starts, limits, inputs, ("q", "k"), strict=True):
         if limit is None and found and starts[0] is starts[1] and x.shape[0] == inputs[0].shape[0]:
             limit = found[0]  # read once

@@ -10,6 +10,7 @@ from torch import Tensor
 from parsimax._core.validation import check_choice, check_values, values_readable
 
 ALIGNMENTS = ("top-left", "bottom-right")
+_FAR = 1 << 62  # further than any position, and what a tensor of integers can hold
 Window = int | tuple[int | None, int | None] | None
 
 
@@ -36,7 +37,7 @@ def fits(shape: torch.Size, target: torch.Size) -> bool:
     """Whether ``shape`` broadcasts to exactly ``target``."""
     missing = len(target) - len(shape)
     return missing >= 0 and all(
-        have in (1, want) for have, want in zip(shape, target[missing:], strict=True)
+        have == 1 or have == want for have, want in zip(shape, target[missing:], strict=True)
     )
 
 
@@ -50,7 +51,7 @@ def read_window(window: object) -> tuple[int | None, int | None]:
             "window must be None, an int from -1 up or a pair (left, right) of such (-1 or None = "
             f"unlimited), got {window!r}"
         )
-    left, right = (None if side in (None, -1) else side for side in sides)
+    left, right = (None if side in (None, -1) else min(side, _FAR) for side in sides)
     return left, right
 
 
@@ -146,7 +147,19 @@ def within_lengths(key_lengths: Tensor, shape: torch.Size) -> tuple[Tensor, Tens
 def hide_beyond(within: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Zeros in keys and values that no length reaches: a weight of 0 would not remove a NaN."""
     inside = within.mT if within.ndim > 1 else within.unsqueeze(-1)
-    return torch.where(inside, k, 0.0), torch.where(inside, v, 0.0)
+    return _hidden(k, inside), _hidden(v, inside)
+
+
+def _hidden(x: Tensor, inside: Tensor) -> Tensor:
+    """Zeros outside; what items share stays shared, and keeps what the longest of them sees."""
+    if inside.ndim == 2:  # one length for all
+        return torch.where(inside, x, 0.0)
+    together = inside.flatten(0, -3).any(0)
+    if x.ndim < inside.ndim:
+        return torch.where(together, x, 0.0)
+    if x.shape[0] == 1 or x.stride(0) == 0:
+        return torch.where(together, x[:1], 0.0).expand(x.shape)
+    return torch.where(inside, x, 0.0)
 
 
 def intersect(*masks: Tensor | None) -> Tensor | None:

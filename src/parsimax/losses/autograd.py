@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.dtypes import exact, exact_dtype
-from parsimax._core.validation import forward_levels, under_transform
+from parsimax._core.validation import forward_levels, recorded, under_transform
 from parsimax.mappings.autograd import apply_rowmap
 from parsimax.mappings.rowmap import (
     Parameter,
@@ -40,7 +40,7 @@ def conjugate(
     tensor = parameter if isinstance(parameter, Tensor) else None
     value = 0.0 if isinstance(parameter, Tensor) else float(parameter)
     arguments = (z, tensor, index, value, rowmap.name, backend)
-    if torch.compiler.is_compiling():
+    if recorded():
         if under_transform():
             return _expanded(rowmap, z, parameter, tensor, index, value, backend)
         return Conjugate(*_operator(*arguments))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from parsimax._core.backend import choose
 from parsimax._core.dtypes import exact
-from parsimax._core.validation import transform_or_forward_mode, without_values
+from parsimax._core.validation import recorded, transform_or_forward_mode, without_values
 from parsimax.mappings.rowmap import Parameter, fit, kernels_allowed, parameter_of
 
 from .conjugate import plain_backward
@@ -25,7 +25,7 @@ def done_by_kernels(z: Tensor, target: Tensor, options: Options, backend: str) -
     weight = options.weight
     return (
         z.ndim == 2
-        and not torch.compiler.is_compiling()
+        and not recorded()
         and choose(backend, z) == "triton"
         and not target.is_floating_point()
         and target.get_device() == z.get_device()

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from parsimax._core.backend import choose
 from parsimax._core.dtypes import exact, working
-from parsimax._core.validation import under_transform
+from parsimax._core.validation import recorded, under_transform
 from parsimax.kernels import kernels_of
 
 
@@ -24,7 +24,7 @@ def dense_lag(z: Tensor, top: Tensor, a: Tensor, backend: str) -> tuple[Tensor, 
 
     A class with a_c = 0 adds nothing, even if its score is -inf.
     """
-    if torch.compiler.is_compiling() or under_transform() or has_tangent(z, a) or z.numel() == 0:
+    if recorded() or under_transform() or has_tangent(z, a) or z.numel() == 0:
         return _plain_lag(z, top, a)
     kernels = kernels_of(choose(backend, z))
     if kernels is None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from parsimax._core.dtypes import exact_dtype, working
+from parsimax._core.validation import recorded
 from parsimax.mappings.autograd import apply_rowmap
 from parsimax.mappings.entmax import ENTMAX
 from parsimax.mappings.rowmap import fit, kernels_allowed, parameter_of
@@ -39,7 +40,7 @@ def linear_rows(problem: Problem, total: bool) -> Tensor:
         total,
         wanted,
     )
-    if torch.compiler.is_compiling():
+    if recorded():
         compiled: Tensor = _operator(*arguments)[0]
         return compiled
     result: Tensor = _LinearFunction.apply(*arguments)  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.dtypes import autocast_on
+from parsimax._core.validation import recorded
 from parsimax.mappings.rowmap import Parameter, fit, kernels_allowed
 
 from .linear_autograd import plain_backward, precisely
@@ -58,7 +59,7 @@ def support_loss(
     class_weight = None if options.weight is None else options.weight.contiguous()
     settings = _Settings(value, options.ignore_index, options.smoothing, options.reduction, dtype)
     tensors = (hidden, weight, bias, tensor, target.contiguous(), class_weight)
-    if torch.compiler.is_compiling():
+    if recorded():
         change = torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
         loss: Tensor = _operator(*tensors, *settings, change)[0]
     else:

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import forward_levels, transform_or_forward_mode, under_transform
+from parsimax._core.validation import (
+    forward_levels,
+    recorded,
+    transform_or_forward_mode,
+    under_transform,
+)
 
 from .compiled import expanded, rowmap_operator
 from .rowmap import (
@@ -29,7 +34,7 @@ def apply_rowmap(rowmap: RowMap, z: Tensor, parameter: Parameter, backend: str =
     """Probabilities along the last dimension of ``z``, differentiable in scores and parameter."""
     tensor = parameter if isinstance(parameter, Tensor) else None
     value = 0.0 if isinstance(parameter, Tensor) else float(parameter)
-    if torch.compiler.is_compiling():
+    if recorded():
         if under_transform():
             return expanded(rowmap, z, parameter, tensor, value, backend)
         compiled: Tensor = rowmap_operator(z, tensor, value, rowmap.name, backend)

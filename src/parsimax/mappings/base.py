@@ -123,7 +123,7 @@ def align_parameter(parameter: Parameter, z: Tensor, dim: int, name: str) -> Par
     full = parameter.reshape((1,) * missing + parameter.shape) if missing > 0 else parameter
     wanted = (*z.shape[:dim], 1, *z.shape[dim + 1 :])
     fits = missing >= 0 and all(
-        have in (1, want) for have, want in zip(full.shape, wanted, strict=True)
+        have == 1 or have == want for have, want in zip(full.shape, wanted, strict=True)
     )
     if not fits:
         raise ValueError(

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.dtypes import HALF, exact
-from parsimax._core.validation import transform_or_forward_mode, without_values
+from parsimax._core.validation import recorded, transform_or_forward_mode, without_values
 
 from .rowmap import kernels_allowed, kernels_for
 
@@ -118,7 +118,7 @@ def solve_box(z: Tensor, bounds: Bounds, name: str, backend: str) -> Tensor:
 
 def apply_box(boxmap: BoxMap, z: Tensor, bounds: Bounds, backend: str) -> Tensor:
     """Probabilities along the last dimension, differentiable in scores and bounds."""
-    if torch.compiler.is_compiling() or transform_or_forward_mode():
+    if recorded() or transform_or_forward_mode():
         return _expanded(boxmap, z, bounds, backend)
     tensors = [x for x in (z, bounds.upper, bounds.lower) if x is not None]
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):

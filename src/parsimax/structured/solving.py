@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parsimax._core.backend import refuse_traces
+from parsimax._core.backend import refuse_traces, refuse_wrappers
 from parsimax._core.dtypes import autocast_scores
 from parsimax._core.masks import apply_mask
 from parsimax._core.validation import (
     check_number,
     check_scores,
+    traced,
     values_readable,
     without_values,
 )
@@ -86,6 +87,11 @@ def sparsemap(
         )
     tol = check_tol(tol)
     refuse_traces()
+    refuse_wrappers(scores)
+    if traced():
+        raise RuntimeError(
+            "make_fx cannot record sparsemap: how many structures there are depends on values"
+        )
     # numba is loaded only now
     from .autograd import apply_solve
 

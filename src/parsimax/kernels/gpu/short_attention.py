@@ -307,6 +307,14 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     )
 
 
+def _near(seen: Tensor | None) -> Tensor | None:
+    """A mask in which no two rows of a head are too far apart."""
+    if seen is None:
+        return None
+    farthest = sum(size * step for size, step in zip(seen.shape[2:], seen.stride()[2:], strict=True))
+    return seen if farthest <= _FARTHEST else seen.contiguous()
+
+
 class Saved(NamedTuple):
     """The largest score and the unknown of each row."""
 
@@ -341,6 +349,7 @@ def forward(
     The last stride of q, k and v is 1; ``seen`` is bool, (items, heads, Lq, Lk) with any strides;
     alpha is a number from 1 to 2, or one value a head.
     """
+    seen = _near(seen)
     arguments = (q, k, v, seen, causal, alpha, scale)
     given = (q, k, v, q if seen is None else seen, alpha if isinstance(alpha, Tensor) else q)
     made = run(_FORWARDS, _key(*arguments), given, lambda: _forward_pass(*arguments))
@@ -369,7 +378,8 @@ def backward(
     scale: float, saved: Saved, g: Tensor, want: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Gradients of q, k and v (of each query head), and of alpha (items, heads) if wanted."""
-    g = g if g.stride(3) == 1 else g.contiguous()
+    g = g if g.stride(3) == 1 and g.shape[2] * g.stride(2) <= _FARTHEST else g.contiguous()
+    seen = _near(seen)
     arguments = (q, k, v, seen, causal, alpha, scale)
     given = (
         q, k, v, q if seen is None else seen, alpha if isinstance(alpha, Tensor) else q, *saved, g
