@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import parsimax as px
-from parsimax.attention import fused, tiled
+from parsimax.attention import fused, tiled, visibility
 from parsimax.attention.inputs import check_scale
 
 Q, K, V = torch.zeros(2, 4, 3, 8), torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 5, 6)
@@ -56,6 +56,7 @@ VALUE_ERRORS: list[tuple[str, dict[str, Any]]] = [
     ("dropout_p must be a number from 0 to 1, got 1.5", {"dropout_p": 1.5}),
     ("dropout_p .* got nan", {"dropout_p": float("nan")}),
     ("scale must be a finite number .* got inf", {"scale": float("inf")}),
+    ("scale must be a finite number .* got 10000", {"scale": 10**400}),
     ("causal_align must be one of top-left.*'bottom-right'", {"causal_align": "bottom_right"}),
     ("window must be None, an int from -1 up .* got -2", {"window": -2}),
     ("window .* got 1.5", {"window": 1.5}),
@@ -145,6 +146,30 @@ def test_lengths_that_were_counted_on_the_cpu_go_where_the_scores_are() -> None:
     q, k, v = (x.to("meta") for x in (Q, K, V))
     for lengths in (torch.tensor([2, 1]), torch.tensor(2)):
         assert px.attention(q, k, v, key_lengths=lengths).device.type == "meta"
+
+
+def test_a_window_may_be_wider_than_any_integer_of_a_tensor() -> None:
+    assert torch.equal(px.attention(Q + 1, K, V, window=10**30), px.attention(Q + 1, K, V))
+
+
+@pytest.mark.parametrize("lead", [(), (1,)])
+def test_keys_that_items_share_are_not_copied_for_each_length(lead: tuple[int, ...]) -> None:
+    """What an item cannot see, and another can, is seen by that one alone."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(x.shape, generator=generator) for x in (Q, K, V))
+    lengths = torch.tensor([2, 3])
+    shared = [x[0].clone().view(*lead, *x.shape[1:]) for x in (k, v)]
+    for x in shared:
+        x[..., 3:, :] = torch.nan
+    expected = [px.attention(q[i], *(x.view(K.shape[1:3] + x.shape[-1:])[:, :n] for x in shared))
+                for i, n in enumerate((2, 3))]  # fmt: skip
+    torch.testing.assert_close(px.attention(q, *shared, key_lengths=lengths), torch.stack(expected))
+    if lead:
+        wide = [x.expand(2, *x.shape[1:]) for x in shared]
+        found = px.attention(q, *wide, key_lengths=lengths)
+        torch.testing.assert_close(found, torch.stack(expected))
+        within = visibility.within_lengths(lengths, torch.Size((2, 4, 3, 5)))[0]
+        assert all(x.stride(0) == 0 for x in visibility.hide_beyond(within, *wide))
 
 
 @pytest.mark.parametrize("tiles", [False, True])

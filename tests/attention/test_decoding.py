@@ -163,6 +163,37 @@ def test_alpha_and_mappings_of_items(monkeypatch: pytest.MonkeyPatch, readable: 
             torch.testing.assert_close(found[i : i + 1], px.attention(*cut, enable_gqa=True, **one))
 
 
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("readable", [True, False])
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_mapping_with_a_number_for_each_key_is_cut_with_the_keys(
+    monkeypatch: pytest.MonkeyPatch, paged: bool, readable: bool, window: int | None
+) -> None:
+    if not readable:
+        monkeypatch.setattr(decoding, "_readable", lambda lengths: False)
+    q, (k, v), table = 3 * rand(0, B, HQ, 1, E), caches(), None
+    given = (k, v)
+    if paged:
+        (pages, table), (values, _) = pages_of(k), pages_of(v)
+        given = (pages, values)
+    capacity = k.shape[2] if table is None else pages.shape[2] * table.shape[1]
+    upper = 0.3 + 0.3 * rand(5, B, 1, 1, capacity).sigmoid()
+    upper[..., 0] = 1  # for an item with one key
+    lengths = torch.tensor(LENGTHS)
+    found = px.attention.decode(
+        q, *given, lengths, table, enable_gqa=True, window=window,
+        mapping=px.mappings.ConstrainedSparsemax(upper),
+    )  # fmt: skip
+    for i, length in enumerate(LENGTHS):
+        cut = (q[i : i + 1], k[i : i + 1, :, :length], v[i : i + 1, :, :length])
+        bounds = px.mappings.ConstrainedSparsemax(upper[i : i + 1, ..., :length])
+        one = px.attention(
+            *cut, enable_gqa=True, mapping=bounds, is_causal=True, window=window,
+            causal_align="bottom-right",
+        )  # fmt: skip
+        torch.testing.assert_close(found[i : i + 1], one)
+
+
 def test_compiled_with_lengths_that_change() -> None:
     torch._dynamo.reset()
     q, (k, v) = 3 * rand(0, B, HQ, 2, E), caches()
@@ -186,6 +217,7 @@ TABLE = torch.tensor([[0, 1], [1, 0]])
 TYPE_ERRORS: list[tuple[str, dict[str, Any]]] = [
     ("q must be a torch.Tensor, got list", {"q": [1.0]}),
     ("v_cache must have a floating-point dtype", {"v_cache": K.long()}),
+    ("q, k_cache and v_cache must have the same dtype", {"k_cache": K.double()}),
     ("lengths must be a tensor of integers or None, got list", {"lengths": [1, 2]}),
     ("lengths must have an integer dtype, got torch.float32", {"lengths": torch.ones(2)}),
     ("block_table must have an integer dtype, got torch.bool", {"block_table": TABLE.bool()}),
@@ -203,6 +235,17 @@ VALUE_ERRORS: list[tuple[str, dict[str, Any]]] = [
         {"lengths": torch.tensor([13, 1]), "block_table": TABLE},
     ),
     (r"block_table must have shape \(2, most pages", {"block_table": TABLE[0]}),
+    ("block_table must be where q is, cpu, .* got meta", {"block_table": TABLE.to("meta")}),
+    ("lengths must be where q is, cpu, .* got meta", {"lengths": TABLE[0].to("meta")}),
+    ("q, k_cache, v_cache must be on one device", {"k_cache": K.to("meta")}),
+    (r"q and k_cache must have the same size .* got 7 in q .* and 8 in k_cache", {"q": Q[..., :7]}),
+    (
+        "upper of ConstrainedSparsemax must have one number, or one for each of the 6 keys",
+        {
+            "mapping": px.mappings.ConstrainedSparsemax(torch.full((5,), 0.5)),
+            "lengths": torch.tensor([5, 5]),
+        },
+    ),
     (
         "block_table must be from 0 to 1, a page of the cache, got 2",
         {"block_table": TABLE + 1, "lengths": torch.tensor([12, 3])},

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
 
 import parsimax as px
 
@@ -72,6 +74,60 @@ def test_one_graph_for_every_length_with_every_argument() -> None:
         compiled = torch.compile(rich, fullgraph=True, backend="aot_eager", dynamic=True)
         for lq, lk in ((7, 9), (10, 11)):
             same(compiled, rich, *inputs(lq, lk), *rest(lq, lk))
+
+
+def test_dynamic_sizes_beside_constant_ones() -> None:
+    """A Parameter has sizes that are numbers, where those of the inputs are symbols."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.alpha = px.nn.AdaptiveAlpha(4, init=1.4)
+            self.bias = nn.Parameter(rand(9, 4, 1, 1))
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            seen = torch.ones(k.shape[-2], dtype=torch.bool)
+            whole = px.attention(q, k, v, self.bias, enable_gqa=True, alpha=self.alpha())
+            last = px.attention.decode(
+                q[:, :, -1:], k, v, attn_mask=seen, enable_gqa=True, alpha=self.alpha()
+            )
+            return px.entmax(whole + last, self.alpha().view(-1, 1, 1))
+
+    torch._dynamo.reset()
+    model = Model()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
+    for lq, lk in ((7, 9), (10, 11)):
+        torch.testing.assert_close(compiled(*inputs(lq, lk)), model(*inputs(lq, lk)))
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("early", [False, True])
+def test_make_fx_records_operators(mode: str, early: bool) -> None:
+    """And not what kernels find in memory that it does not see them write."""
+
+    def step(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor) -> tuple[Tensor, ...]:
+        out = px.attention(q, k, v, enable_gqa=True, alpha=alpha, is_causal=True)
+        if early:  # before autograd
+            return (out,)
+        return out, *torch.autograd.grad(out.square().sum(), (q, k, v, alpha))
+
+    def leaves(seed: int) -> list[Tensor]:
+        tensors = [*inputs(), rest()[0]]
+        return [(x + 0.1 * seed).detach().requires_grad_() for x in tensors]
+
+    recorded = make_fx(step, tracing_mode=mode, pre_dispatch=early)
+    graph = recorded(*leaves(0))
+    for mine, theirs in zip(graph(*leaves(1)), step(*leaves(1)), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_tensors_that_wrap_others_are_refused() -> None:
+    """Kernels would read memory that they do not have."""
+    q, k, v = (TwoTensor(x, x) for x in inputs())
+    for refused in (lambda: px.attention(q, k, v, enable_gqa=True), lambda: px.sparsemax(q)):
+        with pytest.raises(TypeError, match="plain tensors, got a TwoTensor"):
+            refused()
+    torch.testing.assert_close(px.sparsemax(q, backend="torch").a, px.sparsemax(q.a))
 
 
 @pytest.mark.parametrize("mapping", ["sparsegen(lam=0.3)", px.mappings.Entmax(1.2), None])

@@ -97,6 +97,9 @@ def test_any_mapping_and_the_same_lengths_for_keys() -> None:
 def test_no_sequences_and_sequences_without_keys() -> None:
     nothing = torch.zeros(0, HQ, E)
     assert px.attention.packed(nothing, nothing, nothing, torch.tensor([0])).shape == (0, HQ, E)
+    for wrong in ({"is_causal": 3}, {"alpha": 0.2}, {"window": -9}):
+        with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
+            px.attention.packed(nothing, nothing, nothing, torch.tensor([0]), **wrong)
     q = torch.randn(3, HQ, E)
     found = px.attention.packed(
         q, q[:2], q[:2], torch.tensor([0, 1, 3]), torch.tensor([0, 2, 2]), alpha=2.0

@@ -9,6 +9,7 @@ import torch
 from tests.contracts.backends import AVAILABLE
 from tests.contracts.members import TYPICAL, WITH_PARAMETER
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import parsimax as px
 
@@ -220,7 +221,7 @@ def test_autocast_in_a_compiled_function():
 
 
 TRACED = {
-    "mapping": (px.sparsemax, torch.zeros(2, 4)),
+    "mapping": (lambda z: px.sparsemax(2 * z), torch.zeros(2, 4)),
     "reference": (lambda z: px.entmax(z, alpha=1.5, backend="torch"), torch.zeros(2, 4)),
     "bounds": (lambda z: px.constrained_softmax(z, torch.ones(4)), torch.zeros(2, 4)),
     "loss": (lambda z: px.entmax_loss(z, torch.tensor([0, 1])), torch.zeros(2, 4)),
@@ -243,3 +244,16 @@ def test_a_trace_of_torch_jit_is_refused(what):
     function, x = TRACED[what]
     with pytest.raises(RuntimeError, match=r"torch.jit.trace cannot record .* torch.export"):
         torch.jit.trace(function, (x,), check_trace=False)
+
+
+@pytest.mark.parametrize("what", [name for name in TRACED if name != "sparsemap"])
+def test_make_fx_records_what_is_computed(what):
+    function, x = TRACED[what]
+    other = torch.randn_like(x)
+    assert torch.equal(make_fx(function)(x)(other), function(other))
+
+
+def test_make_fx_cannot_record_structures():
+    function, x = TRACED["sparsemap"]
+    with pytest.raises(RuntimeError, match="make_fx cannot record sparsemap"):
+        make_fx(function)(x)

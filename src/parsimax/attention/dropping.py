@@ -19,6 +19,11 @@ class Dropping:
         """0 for what is dropped, 1 / (1 - p) for the rest, in the shape of a tile's weights."""
         if self.p >= 1:
             return torch.zeros_like(like)
+        if like.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "dropout of so many weights cannot be captured in a CUDA graph, which would drop "
+                "the same ones on every replay; set dropout_p=0"
+            )
         generator = torch.Generator(like.device).manual_seed(self.seed + tile)
         # in one piece: which number goes where depends on the strides
         kept = torch.empty(like.shape, dtype=like.dtype, device=like.device)

@@ -166,10 +166,15 @@ def _call(
     tensor = alpha if isinstance(alpha, Tensor) else None
     value = 0.0 if isinstance(alpha, Tensor) else alpha
     arguments = (q, *inputs[1:], tensor, *integers, value, scale, *numbers)
+    wanted = gradients_wanted(*arguments[:_TENSORS])
     if recorded():
-        compiled: Tensor = _operator(*arguments)[0]
+        # what is exported or recorded otherwise may be asked for gradients later
+        if wanted or torch.compiler.is_exporting() or not torch.compiler.is_compiling():
+            trained: Tensor = _operator(*arguments)[0]
+            return trained
+        compiled: Tensor = _inference_operator(*arguments)
         return compiled
-    if not gradients_wanted(*arguments[:_TENSORS]):
+    if not wanted:
         return _inference(*arguments)
     out: Tensor = _Flash.apply(*arguments)  # type: ignore[no-untyped-call]
     return out
@@ -321,30 +326,22 @@ def _apart(part: tuple[Tensor, ...]) -> int:
 # --- torch.compile --------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("parsimax::flash_attention", mutates_args=())
-def _operator(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    seen: Tensor | None,
-    alpha: Tensor | None,
-    lengths: Tensor | None,
-    q_starts: Tensor | None,
-    k_starts: Tensor | None,
-    value: float,
-    scale: float,
-    left: int,
-    right: int,
-    offset: int,
-    most_queries: int,
-    most_keys: int,
-    bottom_right: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    numbers = (value, scale, left, right, offset, most_queries, most_keys, bottom_right)
-    out, top, x, live, places, counts, mean, slope, chosen, chosen_counts = _forward(
-        q, k, v, seen, alpha, lengths, q_starts, k_starts, *numbers
-    )
-    return out, top, x, live, places, counts, mean, slope, chosen, chosen_counts
+_ARGUMENTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? seen, Tensor? alpha, Tensor? lengths, "
+    "Tensor? q_starts, Tensor? k_starts, float value, float scale, SymInt left, SymInt right, "
+    "SymInt offset, SymInt most_queries, SymInt most_keys, bool bottom_right"
+)
+
+
+def _tensors(many: int) -> str:
+    return f"({', '.join(['Tensor'] * many)})"
+
+
+@torch.library.custom_op(
+    "parsimax::flash_attention", mutates_args=(), schema=f"({_ARGUMENTS}) -> {_tensors(10)}"
+)
+def _operator(*arguments: Any) -> tuple[Tensor, ...]:
+    return _forward(*arguments)
 
 
 @_operator.register_fake
@@ -355,34 +352,32 @@ def _(*arguments: Any) -> tuple[Tensor, ...]:
     return tuple(room.allocate(problem.q) for room in of_forward(problem, train=True).values())
 
 
-@torch.library.custom_op("parsimax::flash_attention_backward", mutates_args=())
-def _backward_operator(
-    g: Tensor,
-    kept: list[Tensor],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    seen: Tensor | None,
-    alpha: Tensor | None,
-    lengths: Tensor | None,
-    q_starts: Tensor | None,
-    k_starts: Tensor | None,
-    value: float,
-    scale: float,
-    left: int,
-    right: int,
-    offset: int,
-    most_queries: int,
-    most_keys: int,
-    bottom_right: bool,
-    want_alpha: bool,
-    want_scores: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    tensors = (q, k, v, seen, alpha, lengths, q_starts, k_starts)
-    numbers = (value, scale, left, right, offset, most_queries, most_keys, bottom_right)
-    made = _backward(g, tuple(kept), (*tensors, *numbers), want_alpha, want_scores)
-    ga = q.new_empty(0, dtype=torch.float32) if made.alpha is None else made.alpha
-    gs = q.new_empty(0, dtype=torch.float32) if made.scores is None else made.scores
+@torch.library.custom_op(
+    "parsimax::flash_attention_inference", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor"
+)
+def _inference_operator(*arguments: Any) -> Tensor:
+    return _inference(*arguments)
+
+
+@_inference_operator.register_fake
+def _(*arguments: Any) -> Tensor:
+    from parsimax.kernels.gpu.flash.rooms import of_forward
+
+    problem = _problem(*arguments)
+    return of_forward(problem, train=False)["out"].allocate(problem.q)
+
+
+@torch.library.custom_op(
+    "parsimax::flash_attention_backward",
+    mutates_args=(),
+    schema=f"(Tensor g, Tensor[] kept, {_ARGUMENTS}, bool want_alpha, bool want_scores) -> "
+    + _tensors(_GRADIENTS),
+)
+def _backward_operator(g: Tensor, kept: list[Tensor], *rest: Any) -> tuple[Tensor, ...]:
+    *arguments, want_alpha, want_scores = rest
+    made = _backward(g, tuple(kept), tuple(arguments), want_alpha, want_scores)
+    nothing = g.new_empty(0, dtype=torch.float32)
+    ga, gs = (nothing.clone() if x is None else x for x in (made.alpha, made.scores))
     return made.q, made.k, made.v, ga, gs
 
 

@@ -119,6 +119,8 @@ def packed(
         )
     queries = read_starts(cu_seqlens_q, "cu_seqlens_q", q, "q", limits[0])
     keys = read_starts(cu_seqlens_k, "cu_seqlens_k", k, "k", limits[1])
+    if not queries:  # one that is empty, so that arguments are checked and have a gradient
+        queries = keys = [0]
     alphas = _alphas(alpha, q, queries)
     qs, ks, vs = _sequences(q, queries), _sequences(k, keys), _sequences(v, keys)
     out = [
@@ -138,7 +140,7 @@ def packed(
         ).transpose(0, 1)
         for a, b, c, value in zip(qs, ks, vs, alphas, strict=True)
     ]
-    return torch.cat(out) if out else q.new_zeros(0, q.shape[1], v.shape[2])
+    return torch.cat(out)
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_k: Tensor | None) -> None:

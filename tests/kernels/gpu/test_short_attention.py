@@ -333,6 +333,22 @@ def test_what_32_bits_cannot_say_goes_elsewhere():
     assert not taken(1 << 19, 1 << 12)  # rows too far from the first
 
 
+def test_rows_of_masks_and_gradients_that_are_too_far_apart_for_32_bits(monkeypatch):
+    """Are brought together; the limit is a small one here."""
+    data = inputs()
+    wide = torch.rand(2, 1, 19, 4096, generator=torch.Generator().manual_seed(0)).to(DEVICE) > 0.3
+    visible = wide[..., :13]
+    expected = both(*data, 1.4, visible=visible.contiguous())[0]
+    monkeypatch.setattr(short_attention, "_FARTHEST", 19 * 1000)
+    for mine, theirs in zip(both(*data, 1.4, visible=visible)[0], expected, strict=True):
+        assert torch.equal(mine, theirs)
+    given = []
+    monkeypatch.setattr(short_attention, "run", lambda passes, key, given_, make: given.append(key))
+    with pytest.raises(TypeError):
+        short_attention.forward(*data, visible.expand(2, 6, 19, 13), False, 1.4, 0.4)
+    assert given[0][8][2] == 13
+
+
 def test_who_takes_the_kernel():
     q, k, v = inputs()
     assert kernel_alpha(q, k, v, 1.5, None, 0.0) == (1.5 if ON_GPU else None)

@@ -311,8 +311,9 @@ def _near(seen: Tensor | None) -> Tensor | None:
     """A mask in which no two rows of a head are too far apart."""
     if seen is None:
         return None
-    farthest = sum(size * step for size, step in zip(seen.shape[2:], seen.stride()[2:], strict=True))
-    return seen if farthest <= _FARTHEST else seen.contiguous()
+    _, _, row, column = seen.stride()
+    far = seen.shape[2] * row + seen.shape[3] * column > _FARTHEST
+    return seen.contiguous() if far else seen
 
 
 class Saved(NamedTuple):

@@ -20,9 +20,9 @@ from parsimax.attention.visibility import Band
 
 pytest.importorskip("triton")
 
-from parsimax.kernels.gpu import entmax  # noqa: E402
-from parsimax.kernels.gpu.flash import candidates, launch  # noqa: E402
-from parsimax.kernels.gpu.flash import problem as problems  # noqa: E402
+from parsimax.kernels.gpu import entmax
+from parsimax.kernels.gpu.flash import candidates, launch
+from parsimax.kernels.gpu.flash import problem as problems
 
 HALF = torch.float16
 Results = list[Tensor]
