@@ -158,3 +158,15 @@ def test_it_is_frozen_has_no_gradient_and_says_what_is_wrong() -> None:
     mapping = px.mappings.Sparsegen(torch.zeros(5, 1))
     with pytest.raises(ValueError, match=r"tensors broadcast to the scores \(2, 4, 11, 14\)"):
         px.attention.statistics(q, k, enable_gqa=True, mapping=mapping)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "k"),
+    [
+        (TypeError, "^q and k must have the same dtype", torch.zeros(2, 4, 5, 8).double()),
+        (ValueError, "leading dimensions of q and k must broadcast", torch.zeros(3, 4, 5, 8)),
+    ],
+)
+def test_errors_speak_of_no_values(kind: type[Exception], message: str, k: Tensor) -> None:
+    with pytest.raises(kind, match=message):
+        px.attention.statistics(torch.zeros(2, 4, 3, 8), k)

@@ -44,7 +44,8 @@ def decode(
     of its keys, cut at its length, with ``causal_align="bottom-right"``.
 
     Entmax of up to 16 queries on a GPU is done by kernels that read every key once, in its page,
-    and values only in blocks that have weight. They give no gradients and never wait for the GPU.
+    and values only in blocks that have weight. They give no gradients and never wait for the GPU,
+    unless lengths or the table are on the CPU and have to be brought there.
 
     Args:
         q: Queries (B, Hq, Lq, E), one or a few.

@@ -9,7 +9,10 @@ from torch import Tensor
 
 
 def scores_shape(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> torch.Size:
-    """The shape (..., Lq, Lk) that the scores will have, once q, k and v are found to fit."""
+    """The shape (..., Lq, Lk) that the scores will have, once q, k and v are found to fit.
+
+    Where there are no values, v is k itself, and is not spoken of.
+    """
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check_input(name, x)
     check_devices(q=q, k=k, v=v)
@@ -25,16 +28,15 @@ def scores_shape(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> torch.Siz
         )
     if q.shape[:-2] == k.shape[:-2] == v.shape[:-2] and not enable_gqa:
         lead: tuple[int, ...] = q.shape[:-2]  # torch takes ten microseconds to see it
-    elif enable_gqa:
+        return torch.Size((*lead, q.shape[-2], k.shape[-2]))
+    keep, heads = (3, q.shape[-3:-2]) if enable_gqa else (2, ())
+    if enable_gqa:
         _check_groups(q, k, "k")
         _check_groups(q, v, "v")
-        _broadcast(q, v, "q", "v", keep=3)
-        lead = (*_broadcast(q, k, "q", "k", keep=3), q.shape[-3])
-        _broadcast(k, v, "k", "v", keep=3)
-    else:
-        _broadcast(q, v, "q", "v", keep=2)
-        lead = _broadcast(q, k, "q", "k", keep=2)
-        _broadcast(k, v, "k", "v", keep=2)
+    if v is not k:
+        _broadcast(q, v, "q", "v", keep)
+    lead = (*_broadcast(q, k, "q", "k", keep), *heads)
+    _broadcast(k, v, "k", "v", keep)
     return torch.Size((*lead, q.shape[-2], k.shape[-2]))
 
 

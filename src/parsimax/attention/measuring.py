@@ -15,7 +15,7 @@ from parsimax.mappings.base import name_of
 from . import flash
 from .choice import DEFAULT_ALPHA, check_one_choice
 from .fused import kernel_alpha
-from .inputs import check_devices, check_dtypes, check_flag, check_scale, check_size, scores_shape
+from .inputs import check_devices, check_flag, check_scale, check_size, scores_shape
 from .precision import autocast_inputs, without_autocast
 from .rowwise import read_rows
 from .thresholds import THRESHOLDS
@@ -127,7 +127,8 @@ def statistics(
         within, factor = within_lengths(key_lengths, shape)
         q = q * factor.to(q.dtype)
     q, k, _ = autocast_inputs(q, k, k)
-    check_dtypes(q, k, k)
+    if q.dtype != k.dtype:
+        raise TypeError(f"q and k must have the same dtype, got {q.dtype} and {k.dtype}")
     number = kernel_alpha(q, k, k, alpha, chosen, 0.0)
     whole = block_size % _SMALLEST_BLOCK == 0
     if number is not None and whole and flash.fits(q, k, k, number):

@@ -140,6 +140,35 @@ def test_plans_keep_nothing_alive():
     assert [x() for x in watched] == [None, None, None]
 
 
+def test_compiled_without_gradients_nothing_is_found_for_them(monkeypatch):
+    """And with them again, by the same function."""
+    torch._dynamo.reset()
+    own, asked = launch.forward, []
+
+    def forward(p, train):
+        asked.append(train)
+        return own(p, train)
+
+    monkeypatch.setattr(launch, "forward", forward)
+
+    def attended(q, k, v):
+        return flash.flash_attention(q, k, v, None, CAUSAL, None, 1.5, 0.5)
+
+    compiled = torch.compile(attended, fullgraph=True, backend="aot_eager")
+    data = inputs(**SIZES)
+    found = compiled(*data)
+    leaves = [x.detach().requires_grad_() for x in data]
+    with torch.no_grad():
+        assert torch.equal(compiled(*leaves), found)
+    assert asked == [False, False]
+    gradients = torch.autograd.grad(compiled(*leaves).sum(), leaves)
+    assert asked[2:] == [True]
+    for mine, theirs in zip(
+        gradients, torch.autograd.grad(attended(*leaves).sum(), leaves), strict=True
+    ):
+        assert torch.equal(mine, theirs)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("learned", [False, True])
 def test_compilers_are_told_of_tensors_as_they_will_be(dtype, learned, monkeypatch):
