@@ -100,15 +100,18 @@ def recorded() -> bool:
     return torch.compiler.is_compiling() or traced()
 
 
+_EARLY = torch._C.DispatchKey.PreDispatch  # what is recorded before autograd
+_included = torch._C._dispatch_tls_is_dispatch_key_included
+_modes = torch._C._len_torch_dispatch_stack
 _TRACERS = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FUNCTIONAL
 
 
 def traced() -> bool:
     """Whether make_fx, or what is built on it, writes operations down."""
-    if torch._C._len_torch_dispatch_stack() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
+    if _modes() and any(map(torch._C._get_dispatch_mode, _TRACERS)):
         return True
-    if not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch):
-        return False  # what is recorded before autograd
+    if not _included(_EARLY):
+        return False
     return any(map(torch._ops._get_dispatch_mode_pre_dispatch, _TRACERS))
 
 
