@@ -12,7 +12,7 @@ from parsimax._core.validation import check_number
 from parsimax.attention import AdaptiveAlpha
 
 from . import checkpoint, configs, interface, settings
-from .families import SUPPORTED, find_layers, heads_of, own_layers
+from .families import SUPPORTED, arguments_of, find_layers, heads_of, layers_of_blocks
 from .interface import ALPHA, NAME, STATE, Block, Layer, Owner
 from .places import Place, place_of
 
@@ -212,10 +212,14 @@ def _hook_layer(
 
 
 def _hook_blocks(model: nn.Module) -> None:
-    for name, block, layer in own_layers(model):
-        vars(block)[STATE] = Block(name, vars(layer)[STATE])
+    for name, block, own, cross in layers_of_blocks(model):
+        state = Block(name, vars(own)[STATE])
+        if cross is not None:
+            state.cross, state.arguments = vars(cross)[STATE], arguments_of(block)
+            state.cross.cross = True
+        vars(block)[STATE] = state
         block.register_forward_pre_hook(interface.before_block)
-        block.register_forward_hook(interface.after_block)
+        block.register_forward_hook(interface.after_block, with_kwargs=True)
 
 
 def _check_implementation(module: Any, name: str) -> None:
