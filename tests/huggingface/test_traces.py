@@ -84,6 +84,12 @@ def exported(model: Any) -> None:
     torch.export.export(model, (IDS,), {"use_cache": False})
 
 
+def each_block_compiled(model: Any) -> None:
+    for block in model.model.layers:
+        block.compile(backend="eager")
+    run(model)
+
+
 HOW = [run, compiled, checkpointed, exported]
 
 
@@ -93,7 +99,7 @@ def test_a_block_that_attends_by_itself(how: Callable[[Any], None]) -> None:
         how(changed(block=_Block))
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [*HOW, each_block_compiled])
 def test_a_layer_that_attends_by_itself(how: Callable[[Any], None]) -> None:
     """But for short texts. Its config says nothing wrong, and neither does the message."""
     model = changed(layer=_Layer)
