@@ -82,11 +82,153 @@ def test_settings_are_in_the_config(tmp_path: Path) -> None:
     assert {tuple(v.tolist()) for v in px.huggingface.alphas(loaded).values()} == {(1.25,) * 4}
 
 
+def parameters(model: Any) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if "parsimax" in name}
+
+
 def test_enabled_again_after_training_does_not_go_back(tmp_path: Path) -> None:
+    """Neither to the files nor to the start; an optimizer made before has the same parameters."""
     saved("gpt2", tmp_path)
     model = px.huggingface.load(hf.GPT2LMHeadModel, tmp_path)
-    px.huggingface.enable(model, alpha=1.5, learn_alpha=True)
-    assert torch.allclose(next(iter(px.huggingface.alphas(model).values())), torch.tensor(1.5))
+    before = parameters(model)
+    with torch.no_grad():
+        for parameter in before.values():
+            parameter += 1
+    trained = px.huggingface.alphas(model)
+    for how in ({}, {"alpha": 1.5}):
+        px.huggingface.enable(model, learn_alpha=True, **how)
+        assert same(px.huggingface.alphas(model), trained)
+        assert all(p is before[name] for name, p in parameters(model).items())
+    model.save_pretrained(tmp_path / "again")
+    again = px.huggingface.load(hf.GPT2LMHeadModel, tmp_path / "again")
+    assert same(px.huggingface.alphas(again), trained)
+
+
+def test_learned_alphas_are_kept_or_it_raises() -> None:
+    torch.manual_seed(3)
+    model = px.huggingface.enable(make("gpt2"), alpha=None, learn_alpha=True)
+    learned = px.huggingface.alphas(model)
+    with pytest.raises(
+        ValueError, match=r"transformer\.h\.0\.attn has learned.*restore=False to d"
+    ):
+        px.huggingface.enable(model, alpha=1.3)
+    for start in (1.3, None):
+        with pytest.raises(ValueError, match=r"would not start at .*restore=False to start anew"):
+            px.huggingface.enable(model, alpha=start, learn_alpha=True)
+    assert same(px.huggingface.alphas(model), learned)
+    px.huggingface.enable(model, alpha=1.25, learn_alpha=True, restore=False)
+    assert all(torch.allclose(x, torch.tensor(1.25)) for x in px.huggingface.alphas(model).values())
+    px.huggingface.enable(px.huggingface.disable(model), alpha=1.75)
+    assert not parameters(model)
+
+
+@pytest.mark.parametrize("order", [["encoder", ""], ["", "decoder"]])
+def test_learned_alphas_of_parts_are_kept(order: list[str]) -> None:
+    model = make("t5")
+    first, second = (model.get_submodule(name) for name in order)
+    torch.manual_seed(3)
+    px.huggingface.enable(first, alpha=None, learn_alpha=True)
+    learned, before = px.huggingface.alphas(model), parameters(model)
+    px.huggingface.enable(second, learn_alpha=True)
+    now = px.huggingface.alphas(model)
+    assert same({name: now[name] for name in learned}, learned)
+    assert all(parameters(model)[name] is p for name, p in before.items())
+    assert all(torch.allclose(now[name], torch.tensor(1.5)) for name in set(now) - set(learned))
+
+
+def test_a_layer_of_two_blocks_keeps_its_alphas() -> None:
+    model = make("llama")
+    model.model.layers[1].self_attn = model.model.layers[0].self_attn
+    torch.manual_seed(3)
+    px.huggingface.enable(model, alpha=None, learn_alpha=True)
+    learned, before = px.huggingface.alphas(model), parameters(model)
+    px.huggingface.enable(model, learn_alpha=True)
+    assert same(px.huggingface.alphas(model), learned)
+    assert all(p is before[name] for name, p in parameters(model).items())
+    assert model(**batch("llama")[0]).logits.isfinite().all()
+
+
+def values(model: Any) -> set[float]:
+    return {x for each in px.huggingface.alphas(model).values() for x in each.tolist()}
+
+
+def test_a_fixed_alpha_is_taken_up(tmp_path: Path) -> None:
+    px.huggingface.enable(make("opt"), alpha=1.75).save_pretrained(tmp_path)
+    found = {}
+    for key, how in {
+        "nothing": {},
+        "given": {"alpha": 1.5},
+        "anew": {"restore": False},
+        "learned": {"learn_alpha": True},
+        "learned anew": {"learn_alpha": True, "restore": False},
+    }.items():
+        model = hf.OPTForCausalLM.from_pretrained(tmp_path)
+        px.huggingface.enable(model, **how)  # type: ignore[arg-type]
+        found[key] = values(model)
+        assert model.config.parsimax["alpha"] == next(iter(found[key]))
+    one = {"nothing": {1.75}, "given": {1.5}, "anew": {1.5}, "learned": {1.75}}
+    assert found == one | {"learned anew": {1.5}}
+    part = hf.OPTForCausalLM.from_pretrained(tmp_path)
+    px.huggingface.enable(part.model.decoder)
+    assert values(part) == {1.75}
+
+
+def test_a_fixed_alpha_that_cannot_be_taken_up(tmp_path: Path) -> None:
+    model = px.huggingface.enable(make("t5"), alpha=2.0)
+    model.save_pretrained(tmp_path / "one")
+    fresh = hf.T5ForConditionalGeneration.from_pretrained(tmp_path / "one")
+    with pytest.raises(ValueError, match=r"saved with alpha=2\.0, where no learned .*pass alpha"):
+        px.huggingface.enable(fresh, learn_alpha=True)
+    assert values(px.huggingface.enable(fresh)) == {2.0}  # a second try, without learning
+    px.huggingface.enable(model.encoder, alpha=1.25)
+    model.save_pretrained(tmp_path / "two")
+    fresh = hf.T5ForConditionalGeneration.from_pretrained(tmp_path / "two")
+    with pytest.raises(ValueError, match=r"settings of their own for its parts; load it with"):
+        px.huggingface.enable(fresh)
+    assert values(px.huggingface.enable(fresh, alpha=1.75)) == {1.75}
+
+
+def test_halves_that_were_saved_with_other_alphas(tmp_path: Path) -> None:
+    expected: dict[str, float] = {"encoder": 1.25, "decoder": 1.75}
+    for name, alpha in expected.items():
+        more = {"is_decoder": True, "add_cross_attention": True} if name == "decoder" else {}
+        kind = hf.BertLMHeadModel if more else hf.BertModel
+        px.huggingface.enable(kind(hf.BertConfig(**SIZE, **more)), alpha).save_pretrained(
+            tmp_path / name
+        )
+    folders = [tmp_path / name for name in expected]
+    pair = hf.EncoderDecoderModel.from_encoder_decoder_pretrained(*folders)
+    px.huggingface.enable(pair).save_pretrained(tmp_path / "pair")
+    loaded = px.huggingface.load(hf.EncoderDecoderModel, tmp_path / "pair")
+    for model in (pair, loaded):
+        for name, found in px.huggingface.alphas(model).items():
+            assert set(found.tolist()) == {expected[name.partition(".")[0]]}
+
+
+# --- settings of what is not enabled --------------------------------------------------------------
+
+
+def test_disabled_before_it_was_enabled(tmp_path: Path) -> None:
+    """What a file says is over, and the attention that is saved is softmax."""
+    px.huggingface.enable(make("opt"), alpha=1.75).save_pretrained(tmp_path / "one")
+    model = hf.OPTForCausalLM.from_pretrained(tmp_path / "one")
+    other = hf.OPTForCausalLM(model.config)
+    px.huggingface.disable(model).save_pretrained(tmp_path / "two")
+    assert "parsimax" not in (tmp_path / "two" / "config.json").read_text(encoding="utf-8")
+    assert other.config.parsimax == {"alpha": 1.75, "learn_alpha": False}  # shared before
+    with pytest.raises(ValueError, match="was not saved with sparse attention"):
+        px.huggingface.load(hf.OPTForCausalLM, tmp_path / "two")
+    assert values(px.huggingface.enable(model)) == {1.5}
+
+
+def test_a_model_of_the_config_of_an_enabled_one(tmp_path: Path) -> None:
+    enabled = px.huggingface.enable(make("opt"))
+    model = px.huggingface.disable(hf.OPTForCausalLM(enabled.config))
+    model.set_attn_implementation("sdpa")
+    model.save_pretrained(tmp_path)
+    assert "parsimax" not in (tmp_path / "config.json").read_text(encoding="utf-8")
+    assert enabled.config.parsimax["alpha"] == 1.5
+    assert enabled.config._attn_implementation == "parsimax"
 
 
 def test_learned_alphas_are_not_lost_in_silence(tmp_path: Path) -> None:
@@ -130,8 +272,12 @@ def test_parts_that_were_saved_alone(tmp_path: Path) -> None:
         px.huggingface.enable(pair)
     px.huggingface.enable(pair, learn_alpha=True)
     assert same(px.huggingface.alphas(pair), expected)
-    px.huggingface.enable(pair, alpha=1.5, learn_alpha=True)  # a second time does not go back
-    assert all(torch.allclose(v, torch.tensor(1.5)) for v in px.huggingface.alphas(pair).values())
+    for part in (pair, pair.decoder):  # a second time goes back neither to files nor to the start
+        with torch.no_grad():
+            pair.encoder.encoder.layer[0].attention.self.parsimax_alpha.a += 1
+        expected = px.huggingface.alphas(pair)
+        px.huggingface.enable(part, learn_alpha=True)
+        assert same(px.huggingface.alphas(pair), expected)
     pair.save_pretrained(tmp_path / "pair")
     again = px.huggingface.load(hf.EncoderDecoderModel, tmp_path / "pair")
     assert same(px.huggingface.alphas(again), px.huggingface.alphas(pair))
@@ -149,3 +295,16 @@ def test_what_load_cannot_find(tmp_path: Path) -> None:
     hf.GPT2LMHeadModel.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two")
     with pytest.raises(ValueError, match=r"no saved alphas.*use from_pretrained and enable"):
         px.huggingface.load(hf.GPT2LMHeadModel, tmp_path / "two")
+
+
+def test_a_config_without_settings_is_given(tmp_path: Path) -> None:
+    px.huggingface.enable(make("opt"), alpha=1.75).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="config: the config that was given has no settings"):
+        px.huggingface.load(hf.OPTForCausalLM, tmp_path, config=make("opt").config)
+    config = hf.AutoConfig.from_pretrained(tmp_path)
+    assert values(px.huggingface.load(hf.OPTForCausalLM, tmp_path, config=config)) == {1.75}
+
+
+def test_load_needs_a_class() -> None:
+    with pytest.raises(TypeError, match=r"model_class must be a class .* got 'BertModel'"):
+        px.huggingface.load("BertModel", "folder")

@@ -67,7 +67,7 @@ def test_copies_and_pickles() -> None:
 
 def test_enabled_again_with_other_settings() -> None:
     model = px.huggingface.enable(make("opt"), learn_alpha=True)
-    px.huggingface.enable(model, alpha=1.25)
+    px.huggingface.enable(model, alpha=1.25, restore=False)
     assert not any("parsimax" in name for name, _ in model.named_parameters())
     assert {tuple(v.tolist()) for v in px.huggingface.alphas(model).values()} == {(1.25,) * 4}
     assert _hooks(model) == _hooks(px.huggingface.enable(make("opt")))
@@ -201,8 +201,13 @@ def test_a_name_without_alphas() -> None:
         ({"alpha": "high"}, TypeError, "alpha must be a number"),
         ({"alpha": None}, TypeError, "alpha must be a number, got None, .* learn_alpha=True"),
         ({"alpha": torch.ones(4)}, TypeError, r"alpha must be a number, .*shape \(4,\)"),
+        ({"alpha": torch.tensor(1.5)}, TypeError, r"alpha must be a number, .*shape \(\)"),
+        ({"alpha": [1.5] * 2}, TypeError, r"alpha must be a number, .*got \[1\.5, 1\.5\]"),
+        ({"alpha": True}, TypeError, "alpha must be a number, .*got True"),
+        ({"alpha": "1.5", "learn_alpha": True}, TypeError, "alpha must be a number, .*got '1.5'"),
         ({"alpha": 2.0, "learn_alpha": True}, ValueError, "strictly between 1 and 2"),
         ({"learn_alpha": "yes"}, TypeError, "learn_alpha must be True or False"),
+        ({"restore": "yes"}, TypeError, "restore must be True or False"),
     ],
 )
 def test_bad_settings(arguments: Any, error: Any, message: str) -> None:
@@ -234,6 +239,12 @@ def test_no_model_of_transformers(model: Any) -> None:
         px.huggingface.enable(model)
 
 
+@pytest.mark.parametrize("function", [px.huggingface.disable, px.huggingface.alphas])
+def test_no_module(function: Any) -> None:
+    with pytest.raises(TypeError, match="model must be a model of transformers, got str"):
+        function("bert-base")
+
+
 # --- parts of models ------------------------------------------------------------------------------
 
 
@@ -245,7 +256,7 @@ def test_a_part_and_the_whole(first: str, second: str) -> None:
     own, hooks, keys = model(**inputs).logits, _hooks(model), list(model.state_dict())
     which = {"part": model.model, "whole": model}
     px.huggingface.enable(which[first], learn_alpha=True)
-    px.huggingface.enable(which[second], alpha=1.0)
+    px.huggingface.enable(which[second], alpha=1.0, restore=False)
     assert list(model.state_dict()) == keys
     assert (model(**inputs).logits - own)[real].abs().max() < 2e-5
     px.huggingface.disable(which[second])

@@ -104,7 +104,7 @@ def test_configs_that_others_hold_are_left_alone() -> None:
 
 
 def _learned_but_a_part(model: Any) -> Any:
-    px.huggingface.enable(learned(model).encoder, alpha=1.2)
+    px.huggingface.enable(learned(model).encoder, alpha=1.2, restore=False)
     return model
 
 

@@ -41,10 +41,14 @@ def load(model_class: Any, name_or_path: Any, **kwargs: Any) -> Any:
     """
     from .enabling import disable, enable
 
+    if not hasattr(model_class, "from_pretrained"):
+        raise TypeError(
+            f"model_class must be a class of transformers with from_pretrained, got {model_class!r}"
+        )
     made = model_class.from_pretrained(name_or_path, **kwargs)
     model = made[0] if isinstance(made, tuple) else made
     files = Files(str(name_or_path), {key: kwargs[key] for key in _WHERE if key in kwargs})
-    settings = saved_settings(model) or _unwritten(model, files)
+    settings = saved_settings(model) or _unwritten(model, files, "config" in kwargs)
     parts = settings.pop("parts", {})
     enable(model, **settings, restore=False)
     for name in sorted(parts):  # what is inside another comes after it
@@ -104,6 +108,28 @@ def saved_alphas(model: Any, layers: dict[str, nn.Module], learn_alpha: bool) ->
     return values
 
 
+def saved_start(model: Any, learn_alpha: bool) -> float | None:
+    """The alpha with which all of a model was saved; None if it was learned, or nothing was said.
+
+    One that was saved starts one that is to be learned.
+    """
+    settings = saved_settings(model)
+    if settings is None or _any_learned(settings):
+        return None
+    source, alpha = _source(model), settings.get("alpha")
+    if settings.get("parts"):
+        raise ValueError(
+            f"alpha: the model in {source!r} was saved with settings of their own for its parts; "
+            f"load it with px.huggingface.load, pass alpha for all of it, {_ANEW}"
+        )
+    if not isinstance(alpha, int | float) or (learn_alpha and not 1 < alpha < 2):
+        raise ValueError(
+            f"alpha: the model in {source!r} was saved with alpha={alpha}, where no "
+            f"{'learned ' if learn_alpha else ''}alpha can be; pass alpha, {_ANEW} at 1.5"
+        )
+    return float(alpha)
+
+
 def put_alphas(values: Values) -> None:
     """Set the parameters of layers, which must be enabled."""
     with torch.no_grad():
@@ -111,8 +137,14 @@ def put_alphas(values: Values) -> None:
             getattr(layer, ALPHA).a.copy_(value)
 
 
-def _unwritten(model: nn.Module, files: Files) -> dict[str, Any]:
-    """Settings, where config.json has none: that of a part is not the one that is saved."""
+def _unwritten(model: nn.Module, files: Files, given: bool) -> dict[str, Any]:
+    """Settings, where the config has none: that of a part is not the one that is saved."""
+    if not files.layers and given:
+        raise ValueError(
+            "config: the config that was given has no settings of sparse attention, and the files "
+            f"of {files.source!r} have no learned alphas; leave it out, give one that was read "
+            "from there, or use from_pretrained and px.huggingface.enable"
+        )
     if not files.layers:
         raise ValueError(
             f"name_or_path: {files.source!r} was not saved with sparse attention, or only a part "
@@ -168,6 +200,6 @@ def _source(model: Any) -> str:
 
 def _lost(name: str, source: str, advice: str) -> ValueError:
     return ValueError(
-        f"{name}: found no saved alphas in the safetensors files of {source!r}, although its "
+        f"{name}: found no saved alphas in the files of {source!r}, although its "
         f"config.json says that they were learned; {advice}"
     )

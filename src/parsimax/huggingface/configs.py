@@ -49,6 +49,19 @@ def give_back(model: nn.Module) -> None:
             vars(own).pop(KEY, None)
 
 
+def drop_settings(model: nn.Module) -> None:
+    """Configs that say nothing of sparse attention, whatever files or other models have said."""
+    kept = [value for each in model.modules() for value in vars(each).values()]
+    if not any(KEY in getattr(value, "__dict__", ()) for value in kept):
+        return
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for key, value in _held(module).items():
+            own = vars(module)[key] = copy.deepcopy(value, memo)
+            for each in _with_parts(own):
+                vars(each).pop(KEY, None)
+
+
 def check_configs(model: nn.Module) -> None:
     """Refuse what transformers would refuse to save once another attention is set."""
     for name, module in model.named_modules():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from parsimax._core.validation import check_number
 from parsimax.attention import AdaptiveAlpha
 
 from . import checkpoint, configs, interface, settings
-from .families import SUPPORTED, find_layers, heads_of, own_layers
+from .families import SUPPORTED, arguments_of, find_layers, heads_of, layers_of_blocks
 from .interface import ALPHA, NAME, STATE, Block, Layer, Owner
 from .places import Place, place_of
 
@@ -20,9 +21,16 @@ _USED = "_parsimax_used"  # of a layer: it was enabled before, so that files hav
 Model = TypeVar("Model", bound=nn.Module)
 
 
+class _Default(float):
+    """An alpha that nobody gave, even if somebody gives the same value."""
+
+
+_DEFAULT = _Default(1.5)
+
+
 def enable(
     model: Model,
-    alpha: float | None = 1.5,
+    alpha: float | None = _DEFAULT,
     learn_alpha: bool = False,
     *,
     restore: bool = True,
@@ -36,27 +44,39 @@ def enable(
     Args:
         model: a model of transformers, or a module that contains some.
         alpha: 1 is softmax, 2 is sparsemax. If alpha is learned, it starts here, strictly between
-            1 and 2; None draws it at random for each head.
+            1 and 2; None draws it at random for each head. 1.5 unless the model was loaded from a
+            folder where another one was saved.
         learn_alpha: whether every head of every layer has an alpha of its own, which is a parameter
             of the model (``...parsimax_alpha.a``): optimizers see it, ``state_dict`` and
             ``save_pretrained`` save it. Call this before you make the optimizer.
-        restore: take up the alphas of the folder that the model was loaded from, if they were
-            saved there.
+        restore: keep learned alphas that the layers have already, the very parameters, and take up
+            what was saved in the folder that the model was loaded from; False starts anew.
 
     Returns:
         The same model.
 
     Raises:
         ValueError: if any attention layer would keep its own attention; the message names it and
-            the model is as it was.
+            the model is as it was. Also if learned alphas would be lost.
     """
     _check_transformers(model)
+    for name, flag in (("learn_alpha", learn_alpha), ("restore", restore)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name} must be True or False, got {flag!r}")
+    given = alpha is not _DEFAULT
     alpha = _check_alpha(alpha, learn_alpha)
     layers = find_layers(model)
     configs.check_configs(model)
-    places = {k: place_of(k, each, model) for k, each in layers.items()} if learn_alpha else {}
+    kept = _learned(layers, alpha, learn_alpha) if restore else {}
+    places = {
+        name: place_of(name, layer, model)
+        for name, layer in layers.items()
+        if learn_alpha and id(layer) not in kept
+    }
     values = _saved(model, layers, learn_alpha) if restore else []
-    disable(model)
+    starts = _saved_starts(model, learn_alpha) if restore and not given else []
+    start_of = {id(part): start for each, start in starts for part in each.modules()}
+    _undo(model)
     interface.register()
     try:
         # set_attn_implementation misses those that only a layer holds
@@ -64,41 +84,42 @@ def enable(
             config._attn_implementation = NAME
         owners = _hook_owners(model, layers)
         for name, layer in layers.items():
-            _hook_layer(name, layer, owners[name], alpha, places.get(name))
+            start = start_of.get(id(layer), alpha)
+            _hook_layer(name, layer, owners[name], start, places.get(name), kept.get(id(layer)))
         _hook_blocks(model)
     except BaseException:
-        disable(model)
+        _undo(model)
         raise
     checkpoint.put_alphas(values)
     for layer in layers.values():
         vars(layer)[_USED] = True
-    for each in _outermost(model):
-        settings.tell(each, alpha, learn_alpha)
+    whole = _outermost(model)
+    for each in whole:
+        settings.tell(each, start_of.get(id(each), alpha), learn_alpha)
+    for each, start in starts:
+        if not any(each is other for other in whole):  # its folder has no say for the rest
+            settings.tell(each, start, learn_alpha)
     return model
 
 
 def disable(model: Model) -> Model:
     """Give a model back the attention it had; learned alphas are dropped.
 
-    Of a part of a model, only that part: the rest stays as it is.
+    Of a part of a model, only that part: the rest stays as it is. What a config says from a file
+    that was saved with sparse attention is dropped, too.
 
     Returns:
         The same model. One that was not enabled is left as it is.
     """
-    configs.give_back(model)
-    settings.forget(model)
-    for module in model.modules():
-        if STATE in vars(module):
-            del vars(module)[STATE]
-            _unhook(module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
-            _unhook(module._forward_hooks, module._forward_hooks_with_kwargs)
-        if ALPHA in module._modules:
-            delattr(module, ALPHA)
+    _check_module(model)
+    _undo(model)
+    configs.drop_settings(model)
     return model
 
 
 def alphas(model: nn.Module) -> dict[str, Tensor]:
     """The alphas of every attention layer by its name, (heads,), detached."""
+    _check_module(model)
     found: dict[str, Tensor] = {}
     for name, module in model.named_modules():
         layer = vars(module).get(STATE)
@@ -116,6 +137,12 @@ def alphas(model: nn.Module) -> dict[str, Tensor]:
 # --- checks ---------------------------------------------------------------------------------------
 
 
+def _check_module(model: object) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a model of transformers, got {type(model).__name__}")
+    return model
+
+
 def _check_transformers(model: object) -> None:
     try:
         from transformers import PreTrainedModel
@@ -123,28 +150,27 @@ def _check_transformers(model: object) -> None:
         raise ImportError(
             "px.huggingface needs transformers; pip install parsimax[huggingface]"
         ) from error
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a model of transformers, got {type(model).__name__}")
-    if not any(isinstance(each, PreTrainedModel) for each in model.modules()):
+    if not any(isinstance(each, PreTrainedModel) for each in _check_module(model).modules()):
         raise TypeError(
             f"model must be or contain a PreTrainedModel of transformers, got "
             f"{type(model).__name__}; supported are {SUPPORTED}"
         )
 
 
-def _check_alpha(alpha: object, learn_alpha: object) -> float | None:
-    if not isinstance(learn_alpha, bool):
-        raise TypeError(f"learn_alpha must be True or False, got {learn_alpha!r}")
+def _check_alpha(alpha: object, learn_alpha: bool) -> float | None:
     if alpha is None and learn_alpha:
         return None
     if alpha is None:
         raise TypeError(
             "alpha must be a number, got None, which draws one for each head where learn_alpha=True"
         )
-    if isinstance(alpha, Tensor):
+    if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real):
+        got = repr(alpha)
+        if isinstance(alpha, Tensor):
+            got = f"a tensor of shape {tuple(alpha.shape)}"
         raise TypeError(
             "alpha must be a number, the same for all heads (or their start if they are learned), "
-            f"got a tensor of shape {tuple(alpha.shape)}"
+            f"got {got}"
         )
     if learn_alpha:
         expected = "strictly between 1 and 2 where a learned alpha starts, or None"
@@ -152,7 +178,26 @@ def _check_alpha(alpha: object, learn_alpha: object) -> float | None:
     return check_number(alpha, "alpha", lambda x: 1 <= x < float("inf"), "at least 1 and finite")
 
 
-# --- changes --------------------------------------------------------------------------------------
+# --- what there is --------------------------------------------------------------------------------
+
+
+def _learned(
+    layers: dict[str, nn.Module], alpha: float | None, learn_alpha: bool
+) -> dict[int, nn.Module]:
+    """Learned alphas of layers, by the id of the layer; raises if they could not stay."""
+    found = {name: layer for name, layer in layers.items() if ALPHA in layer._modules}
+    name = next(iter(found), None)
+    if name is not None and not learn_alpha:
+        raise ValueError(
+            f"learn_alpha: {name} has learned alphas; pass learn_alpha=True to keep them, or "
+            "restore=False to drop them"
+        )
+    if name is not None and alpha != _DEFAULT:
+        raise ValueError(
+            f"alpha: {name} has learned alphas, which would not start at {alpha}; leave alpha out "
+            "to keep them, or pass restore=False to start anew"
+        )
+    return {id(layer): getattr(layer, ALPHA) for layer in found.values()}
 
 
 def _saved(model: nn.Module, layers: dict[str, nn.Module], learn_alpha: bool) -> checkpoint.Values:
@@ -164,6 +209,32 @@ def _saved(model: nn.Module, layers: dict[str, nn.Module], learn_alpha: bool) ->
             mine = {name: layer for name, layer in each.named_modules() if id(layer) in new}
             values += checkpoint.saved_alphas(each, mine, learn_alpha)
     return values
+
+
+def _saved_starts(model: nn.Module, learn_alpha: bool) -> list[tuple[Any, float]]:
+    """Models that were loaded from files and not enabled yet, each with the alpha of all of it."""
+    found = []
+    for each in _outermost(model, lambda part: settings.saved_settings(part) is not None):
+        start = None if settings.told(each) else checkpoint.saved_start(each, learn_alpha)
+        if start is not None:
+            found.append((each, start))
+    return found
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+def _undo(model: nn.Module) -> None:
+    """Disable a model, without a word on what it was loaded from."""
+    configs.give_back(model)
+    settings.forget(model)
+    for module in model.modules():
+        if STATE in vars(module):
+            del vars(module)[STATE]
+            _unhook(module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
+            _unhook(module._forward_hooks, module._forward_hooks_with_kwargs)
+        if ALPHA in module._modules:
+            delattr(module, ALPHA)
 
 
 def _outermost(model: nn.Module, chosen: Callable[[nn.Module], bool] | None = None) -> list[Any]:
@@ -200,22 +271,33 @@ def _hook_owners(model: nn.Module, layers: dict[str, nn.Module]) -> dict[str, Ow
 
 
 def _hook_layer(
-    name: str, layer: nn.Module, owner: Owner, alpha: float | None, place: Place | None
+    name: str,
+    layer: nn.Module,
+    owner: Owner,
+    alpha: float | None,
+    place: Place | None,
+    kept: nn.Module | None,
 ) -> None:
     _check_implementation(layer, name)
     heads = heads_of(layer)
     vars(layer)[STATE] = Layer(name, heads, 1.5 if alpha is None else alpha, owner)
-    if place is not None:
+    if kept is not None:
+        layer.add_module(ALPHA, kept)
+    elif place is not None:
         layer.add_module(ALPHA, AdaptiveAlpha(heads, alpha, *place))
     layer.register_forward_pre_hook(interface.before_layer)
     layer.register_forward_hook(interface.after_layer)
 
 
 def _hook_blocks(model: nn.Module) -> None:
-    for name, block, layer in own_layers(model):
-        vars(block)[STATE] = Block(name, vars(layer)[STATE])
+    for name, block, own, cross in layers_of_blocks(model):
+        state = Block(name, vars(own)[STATE])
+        if cross is not None:
+            state.cross, state.arguments = vars(cross)[STATE], arguments_of(block)
+            state.cross.cross = True
+        vars(block)[STATE] = state
         block.register_forward_pre_hook(interface.before_block)
-        block.register_forward_hook(interface.after_block)
+        block.register_forward_hook(interface.after_block, with_kwargs=True)
 
 
 def _check_implementation(module: Any, name: str) -> None:

@@ -7,6 +7,7 @@ of a model is looked at, and whatever looks like attention and is not known is n
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from types import CodeType
 from typing import Any
 
 from torch import nn
+
+from .interface import ENCODER_STATES
 
 SUPPORTED = "BERT, RoBERTa, ModernBERT, GPT-2, Llama, Mistral, OPT, T5, BART and Marian"
 _HOME = "transformers.models."
@@ -96,12 +99,27 @@ def find_layers(model: nn.Module) -> dict[str, nn.Module]:
     return layers
 
 
-def own_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module]]:
-    """(name, block, the layer with which it attends to itself) of every block."""
+def layers_of_blocks(
+    model: nn.Module,
+) -> Iterator[tuple[str, nn.Module, nn.Module, nn.Module | None]]:
+    """(name, block, the layer with which it attends to itself, that to an encoder) of every one."""
     for name, block in _blocks(model):
-        layer = _at(block, BLOCKS[_known(block, BLOCKS) or ""][0].path)
-        if layer is not None:
-            yield name, block, layer
+        own, *cross = (_at(block, slot.path) for slot in BLOCKS[_known(block, BLOCKS) or ""])
+        if own is not None:
+            yield name, block, own, cross[0] if cross else None
+
+
+def arguments_of(block: nn.Module) -> tuple[str, ...]:
+    """What the forward of a block may be given without a name, in order."""
+    for forward in _forwards(block):
+        named = [
+            parameter.name
+            for parameter in inspect.signature(forward).parameters.values()
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name != "self"
+        ]
+        if ENCODER_STATES in named:
+            return tuple(named)
+    return ()
 
 
 def heads_of(layer: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""The safetensors files of a model: which alphas they have, and which layer was saved where.
+"""The files with the weights of a model: which alphas they have, and which layer was saved where.
 
 A layer that is given as part of a model does not know its name in the whole, and the halves of an
 encoder-decoder have layers of the same names. So it is found by its weights, which are those of
@@ -8,6 +8,8 @@ the file right after ``from_pretrained``.
 from __future__ import annotations
 
 import json
+import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from .families import heads_of
 from .interface import ALPHA
 
 _END = f".{ALPHA}.a"
-_FILE = "model.safetensors"
+# as from_pretrained looks for them; the second kind is that of torch.save
+_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 def of_folder(source: str) -> Files | None:
@@ -40,6 +43,7 @@ class Files:
     def __init__(self, source: str, where: dict[str, Any]) -> None:
         self.source = source
         self._paths = _paths(source, where)
+        self._loaded: dict[str, dict[str, Tensor]] = {}
         self.layers = {key.removesuffix(_END) for key in self._paths if key.endswith(_END)}
 
     def alpha(self, saved: str, name: str, layer: nn.Module) -> Tensor:
@@ -96,7 +100,13 @@ class Files:
     def _read(self, key: str, first: bool = False) -> Tensor:
         from safetensors import safe_open
 
-        with safe_open(self._paths[key], "pt") as tensors:
+        path = self._paths[key]
+        if _is_pickled(path):
+            if path not in self._loaded:
+                self._loaded[path] = _load(path)
+            whole = self._loaded[path][key]
+            return whole[0] if first else whole
+        with safe_open(path, "pt") as tensors:
             value: Tensor = tensors.get_slice(key)[0] if first else tensors.get_tensor(key)
         return value
 
@@ -126,6 +136,17 @@ def _same(one: Tensor, two: Tensor) -> bool:
     return torch.allclose(one.double(), two.double(), rtol=2**-8, atol=2**-24, equal_nan=True)
 
 
+def _is_pickled(path: str) -> bool:
+    return path.endswith(".bin")
+
+
+def _load(path: str) -> dict[str, Tensor]:
+    """What torch.save wrote, read as late as can be."""
+    mapped = zipfile.is_zipfile(path)
+    state: dict[str, Tensor] = torch.load(path, "cpu", weights_only=True, mmap=mapped)
+    return state
+
+
 def _paths(source: str, where: dict[str, Any]) -> dict[str, str]:
     """The file of every tensor."""
     from safetensors import safe_open
@@ -133,10 +154,6 @@ def _paths(source: str, where: dict[str, Any]) -> dict[str, str]:
 
     where = dict(where)
     variant = where.pop("variant", None)
-    name = _FILE if variant is None else _FILE.replace(".", f".{variant}.", 1)
-    index = _FILE + ".index.json"
-    if variant is not None:
-        index = index.replace("index.", f"index.{variant}.")
 
     def get(file: str) -> str | None:
         path: str | None = cached_file(
@@ -150,13 +167,25 @@ def _paths(source: str, where: dict[str, Any]) -> dict[str, str]:
         )
         return path
 
-    single = get(name)
-    if single is not None:
-        with safe_open(single, "pt") as tensors:
-            return dict.fromkeys(tensors.keys(), single)
-    listed = get(index)
-    if listed is None:
-        return {}
-    shards = json.loads(Path(listed).read_text(encoding="utf-8"))["weight_map"]
-    found = {shard: get(shard) for shard in set(shards.values())}
-    return {key: path for key, shard in shards.items() if (path := found[shard]) is not None}
+    for file in _FILES:
+        single = get(_named(file, variant))
+        if single is not None and _is_pickled(single):
+            try:
+                return dict.fromkeys(_load(single), single)
+            except pickle.UnpicklingError:  # there is more than tensors in it
+                return {}
+        if single is not None:
+            with safe_open(single, "pt") as tensors:
+                return dict.fromkeys(tensors.keys(), single)
+        listed = get(_named(f"{file}.index.json", variant))
+        if listed is not None:
+            shards = json.loads(Path(listed).read_text(encoding="utf-8"))["weight_map"]
+            found = {shard: get(shard) for shard in set(shards.values())}
+            return {key: path for key, shard in shards.items() if (path := found[shard])}
+    return {}
+
+
+def _named(file: str, variant: str | None) -> str:
+    """As transformers does: before the last part of a name."""
+    start, _, end = file.rpartition(".")
+    return file if variant is None else f"{start}.{variant}.{end}"

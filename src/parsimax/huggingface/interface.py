@@ -18,9 +18,12 @@ from parsimax.attention.choice import entmax_of_heads
 from parsimax.attention.functional import attend, attention
 from parsimax.attention.visibility import band_mask, intersect, read_band
 
+from . import traces
+
 NAME = "parsimax"
 STATE = "_parsimax"  # the attribute of a layer with what follows
 ALPHA = "parsimax_alpha"  # and its submodule, if alpha is learned
+ENCODER_STATES = "encoder_hidden_states"  # what blocks call them
 
 _PADDING = torch.uint8  # what hides keys for all queries, besides what the layer hides itself
 
@@ -82,6 +85,10 @@ class Layer:
     alpha: float  # where it starts, if it is learned
     owner: Owner = field(default_factory=Owner)
     mine: Mine = field(default_factory=Mine)
+    cross: bool = False  # it attends to the states of an encoder
+    # Compiled code sets nothing in `mine`. What of it was compiled without what is around it:
+    ran_compiled: bool = False  # the layer, without its block
+    called_compiled: bool = False  # the function below, without the layer
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({"mine": Mine()} | state)  # some were saved without
@@ -89,10 +96,19 @@ class Layer:
 
 @dataclass
 class Block:
-    """Around a layer that must run whenever it does."""
+    """Around a layer that must run whenever it does, and one where it is given encoder states."""
 
     name: str
     layer: Layer
+    cross: Layer | None = None
+    arguments: tuple[str, ...] = ()  # of its forward, as they may be given without a name
+
+    def given_states(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call is given what an encoder has made."""
+        if self.cross is None:
+            return False
+        given = {**dict(zip(self.arguments, args, strict=False)), **kwargs}
+        return given.get(ENCODER_STATES) is not None
 
 
 def register() -> None:
@@ -146,8 +162,10 @@ def attention_forward(
     for name in _NOT_OURS:
         if others.get(name) is not None:
             raise ValueError(f"{layer.name}: {name} is not supported in sparse attention")
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_dynamo_compiling():
         layer.mine.called = True
+    elif not traces.attends():
+        layer.called_compiled = True
     queries = query.shape[-2]
     causal, window = False, None
     if (attention_mask is None or attention_mask.dtype == _PADDING) and queries > 1:
@@ -291,8 +309,12 @@ def before_owner(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
 def before_layer(module: nn.Module, args: Any) -> None:
     """Nothing was called yet."""
     layer = getattr(module, STATE, None)
-    if layer is not None and not torch.compiler.is_compiling():
+    if layer is None:
+        return
+    if not torch.compiler.is_dynamo_compiling():
         layer.mine.called, layer.mine.ran = False, True
+    elif not traces.layer_begins(layer.cross):
+        layer.ran_compiled = True
 
 
 def after_layer(module: nn.Module, args: Any, output: Any) -> None:
@@ -301,29 +323,63 @@ def after_layer(module: nn.Module, args: Any, output: Any) -> None:
     if layer is None:
         return
     found = getattr(getattr(module, "config", None), "_attn_implementation", None)
-    # what is called is not known while it is traced
-    missed = found != NAME if torch.compiler.is_compiling() else not layer.mine.called
+    if torch.compiler.is_dynamo_compiling():
+        missed = traces.layer_ends() or found != NAME
+    else:
+        missed = not (layer.mine.called or layer.called_compiled)
     if missed:
-        raise RuntimeError(
-            f"the layer {layer.name!r} ran without sparse attention; its config says "
-            f'attn_implementation="{found}", expected "{NAME}": call px.huggingface.enable again '
-            "after other changes to the model, or px.huggingface.disable"
-        )
+        _refuse_layer(layer.name, type(module).__name__, found)
 
 
 def before_block(module: nn.Module, args: Any) -> None:
-    """Its layer has not run yet."""
+    """Its layers have not run yet."""
     block = getattr(module, STATE, None)
-    if block is not None and not torch.compiler.is_compiling():
-        block.layer.mine.ran = False
+    if block is None:
+        return
+    if torch.compiler.is_dynamo_compiling():
+        traces.block_begins()
+        return
+    block.layer.mine.ran = False
+    if block.cross is not None:
+        block.cross.mine.ran = False
 
 
-def after_block(module: nn.Module, args: Any, output: Any) -> None:
-    """Raise if a block has attended by something else than its layer."""
+def after_block(module: nn.Module, args: Any, *rest: Any) -> None:
+    """Raise if a block has attended by something else than its layers."""
     block = getattr(module, STATE, None)
-    if block is not None and not torch.compiler.is_compiling() and not block.layer.mine.ran:
+    if block is None:
+        return
+    kwargs = rest[0] if len(rest) == 2 else {}  # the last is the output; older pickles have no more
+    states = block.given_states(args, kwargs)
+    if torch.compiler.is_dynamo_compiling():
+        which = traces.block_ends(states)
+        if which is not None:
+            _refuse_block(block.name, (block.cross if which else block.layer).name)
+        return
+    for layer in (block.layer, block.cross) if states else (block.layer,):
+        if not (layer.mine.ran or layer.ran_compiled):
+            _refuse_block(block.name, layer.name)
+
+
+# An error in what is traced would only break the graph there: the tracer itself has to raise.
+@traces.by_tracer
+def _refuse_layer(name: str, kind: str, found: str | None) -> None:
+    if found == NAME:
         raise RuntimeError(
-            f"the block {block.name!r} ran without sparse attention: its layer "
-            f"{block.layer.name!r} was not called; its forward must call it, and px.huggingface."
-            "enable must be called again after a layer was replaced"
+            f"the layer {name!r} ran without sparse attention: the forward of {kind} did not call "
+            "the attention function that transformers has for it; it must do so whenever it runs"
         )
+    raise RuntimeError(
+        f"the layer {name!r} ran without sparse attention; its config says "
+        f'attn_implementation="{found}", expected "{NAME}": call px.huggingface.enable again '
+        "after other changes to the model, or px.huggingface.disable"
+    )
+
+
+@traces.by_tracer
+def _refuse_block(name: str, layer: str) -> None:
+    raise RuntimeError(
+        f"the block {name!r} ran without sparse attention: its layer {layer!r} was not called; its "
+        "forward must call it, and px.huggingface.enable must be called again after a layer was "
+        "replaced"
+    )
