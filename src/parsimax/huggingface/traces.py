@@ -90,7 +90,10 @@ def block_ends(given_states: bool) -> bool | None:
 
 def _calls() -> list[_Call]:
     """Those of this trace; one that was given up, as all are at the first graph break, is over."""
-    name = torch._guards.CompileContext.current_trace_id()
+    try:
+        name = torch._guards.CompileContext.current_trace_id()
+    except AttributeError:  # another torch, of which nothing is known
+        return []
     if name != _trace.name:
         _trace.name, _trace.calls = name, []
     return _trace.calls
