@@ -138,6 +138,22 @@ def test_gradients_where_one_key_has_almost_all_weight():
     compare(q * 8, k, v, 1.02)
 
 
+@pytest.mark.parametrize("alpha", [1.02, 1.5, torch.tensor(PER_HEAD[:2])])
+def test_gradients_where_values_are_far_from_zero(alpha):
+    """The mean of values has more digits than they have: a half would leave one of 30 here."""
+    q, k, v = inputs(torch.float16)
+    compare(q, k, v + 50.0, alpha)
+
+
+def test_gradients_where_values_are_zero_or_all_but():
+    q, k, v = inputs(torch.bfloat16)
+    compare(q, k, v * 1e-32)
+    leaves = [x.requires_grad_() for x in (q, k, v * 0.0)]
+    out = flash.flash_attention(*leaves, None, EVERYTHING, None, 1.5, 0.5)
+    found = torch.autograd.grad(out, leaves, torch.ones_like(out))
+    assert not any(x.any() for x in found[:2])
+
+
 @pytest.mark.parametrize("height", [1.93, 1.95, 1.97])
 def test_many_equal_keys_just_below_the_threshold_of_one_that_stands_out(height):
     q, k, v = (x.bfloat16() for x in inputs(heads=1, queries=16, keys=500))
@@ -324,6 +340,19 @@ def test_what_is_not_a_number_stays_in_its_row():
     k[0, 0, 4, 0] = float("inf")
     out = flash.flash_attention(q, k, v, None, EVERYTHING, None, 1.5, 0.5)
     assert out[0, 0][q[0, 0, :, 0] > 0].isnan().all()
+
+
+@pytest.mark.parametrize("what", [float("nan"), float("inf")])
+def test_what_is_not_a_number_in_a_value_shows_in_gradients(what):
+    for dtype in (torch.float32, torch.bfloat16):
+        q, k, v = inputs(dtype, keys=18)
+        v[0, 1, 11, 0] = what
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        out = flash.flash_attention(*leaves, None, CAUSAL, None, 1.0, 0.5)
+        gq, _, gv = torch.autograd.grad(out, leaves, torch.ones_like(out))
+        assert gq[0, 1, 11:].isnan().all()  # of those that see it
+        assert gq[0, 0].isfinite().all()
+        assert gv.isfinite().all()
 
 
 def test_blocks_without_weight_are_left_out():

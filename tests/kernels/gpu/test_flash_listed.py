@@ -92,6 +92,15 @@ def test_blocks_of_several_parts(alpha, maps):
     assert maps[0].any()
 
 
+@pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.6])])
+def test_whole_blocks_where_there_are_many(alpha, maps, monkeypatch):
+    monkeypatch.setattr(launch, "_MANY_BLOCKS", 1)
+    alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
+    tall = problems.Tiles(32, 16, 4, 1, problems.First(64, 32, 4, 1), None)
+    check(*inputs(45), alpha, tiles=problems.Tiles() if ON_GPU else tall)
+    assert maps[0].any()
+
+
 def test_one_query_at_a_time(maps):
     """As with heads of more than 128."""
     q, k, v = inputs(5, size=160, ev=160, strength=0.3)

@@ -27,7 +27,7 @@ from .backward import key_kernel, query_kernel
 from .blocks import FOLDED
 from .candidates import AT_ONCE, FEW, FEW_OF_POWERS, FROM_BETA
 from .counting import count_kernel
-from .listed import FOR_BACKWARD, FOR_OUTPUT, NEVER_KEPT, PART
+from .listed import FOR_BACKWARD, FOR_OUTPUT, NEVER_KEPT
 from .listed_backward import listed_query_kernel
 from .listed_output import listed_output_kernel
 from .lists import compact
@@ -45,6 +45,8 @@ _TOGETHER = 528
 _SCRATCH = 1 << 28, 1 << 30  # the more, the more the queries themselves take
 _SCRATCH_OF_QUERIES = 8
 _NUMBERS = 256  # of keys or values that a warp reads at a time where it reads one by one
+_PART = 16  # queries of a program that does; all of a block where there are so many blocks:
+_MANY_BLOCKS = 8192  # then GPUs are full, and those without lists are passed over sooner
 _AT_A_TIME = 5  # programs of a multiprocessor that look for thresholds; more would wait
 
 
@@ -56,7 +58,8 @@ class Saved(NamedTuple):
     live: Tensor  # (B, H, row blocks, key blocks); as lists:
     places: Tensor  # the same
     counts: Tensor  # (B, H, row blocks)
-    mean: Tensor  # w, as the context
+    mean: Tensor  # w, as the context; see :mod:`.means`
+    unit: Tensor  # (B, H, Lq), of the mean, or empty
     slope: Tensor  # (B, H, Lq), the mass of u, or empty where the gradient of alpha needs none
     # keys of each query that may have weight, where they are few; -1 of them where they are not
     chosen: Tensor  # (B, H, row blocks, the most of a query, queries of a block), without a sign
@@ -178,12 +181,13 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
             options,
         )  # fmt: skip
         if choose != NEVER_KEPT.value:
+            part = _part(p, count * grains)
             a_pass.launch(
-                listed_output_kernel, (count * grains * (rows // PART.value),),
-                f"{_READ} {keeping} out mean",
+                listed_output_kernel, (count * grains * (rows // part),),
+                f"{_READ} {keeping} out mean unit",
                 (p.scale, value_of(p), *all_sizes(p), tile, tall_blocks, p.row_blocks, *band_of(p),
                  *all_strides),
-                _listed_options(p) | {"GRAINS": grains, "CHOOSE": choose},
+                _listed_options(p, part) | {"GRAINS": grains, "CHOOSE": choose},
             )  # fmt: skip
 
 
@@ -215,17 +219,22 @@ def _values(p: Problem) -> int:
     return max(16, power_of_two(p.v.shape[3]))
 
 
-def _listed_options(p: Problem) -> dict[str, Any]:
-    """What kernels are told that read keys or values one by one."""
+def _part(p: Problem, blocks: int) -> int:
+    """How many queries a program has that reads keys or values one by one."""
+    return p.tiles.rows if blocks >= _MANY_BLOCKS else min(_PART, p.tiles.rows)
+
+
+def _listed_options(p: Problem, part: int) -> dict[str, Any]:
+    """What these programs are told."""
     options, values = options_of(p), _values(p)
     del options["EVEN"], options["num_stages"]
     if options["KIND"] == ANY.value:  # no list is made for those that other powers are for
         options["KIND"] = POWER.value
     whole = options["SIZE"] == p.q.shape[3] and values == p.v.shape[3]
-    bunch = min(PART.value, max(1, _NUMBERS // max(options["SIZE"], values)))
+    bunch = min(part, max(1, _NUMBERS // max(options["SIZE"], values)))
     return options | {
-        "BY_ROWS": by_rows(p), "WHOLE": whole, "VALUES": values, "BUNCH": bunch,
-        "MOST": most_chosen(p), "num_warps": 1,
+        "BY_ROWS": by_rows(p), "WHOLE": whole, "VALUES": values, "PART": part,
+        "BUNCH": bunch, "MOST": most_chosen(p), "num_warps": 1,
     }  # fmt: skip
 
 
@@ -243,15 +252,15 @@ def _forward_pass(p: Problem, train: bool) -> Pass:
     for name, room in of_forward(p, train).items():
         a_pass.room(name, room)
     if not train:
-        a_pass.same("mean", "out")
-        a_pass.same("slope", "out")
+        for name in ("mean", "unit", "slope"):
+            a_pass.same(name, "out")
     kept = FOR_BACKWARD if train else FOR_OUTPUT
     _thresholds(a_pass, p, _enough(p, train), (kept if keeps_keys(p) else NEVER_KEPT).value)
     options, values = options_of(p), _values(p)
     whole = options["SIZE"] == p.q.shape[3] and values == p.v.shape[3]
     a_pass.launch(
         output_kernel, (p.row_blocks * p.q.shape[0] * p.q.shape[1],),
-        "q k v seen alphas lengths top x places counts chosen_counts out mean slope",
+        "q k v seen alphas lengths top x places counts chosen_counts out mean unit slope",
         (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p)),
         options | {
             "TRAIN": train, "ROUGH": rough(p), "BY_ROWS": by_rows(p), "WHOLE": whole,
@@ -302,7 +311,9 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
     for name, room in of_gradients(p).items():
         a_pass.room(name, room)
     a_pass.room("lines", Room((items, heads, queries, 2), torch.float32))  # see query_kernel
-    parts = p.tiles.rows // PART.value if keeps_keys(p) else 0
+    programs = p.row_blocks * items * heads
+    part = _part(p, programs)
+    parts = p.tiles.rows // part if keeps_keys(p) else 0
     assert not (parts and want_scores), "no keys are kept where numbers are added to scores"
     sums = {
         "changes": (want_alpha, (items, heads, p.row_blocks, max(parts, 1))),
@@ -321,10 +332,9 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
     options["WHOLE"] = options["SIZE"] == size and values == p.v.shape[3]
     numbers = (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks)
     band_and_steps = (*band_of(p), *steps(p))
-    programs = p.row_blocks * items * heads
     a_pass.launch(
         query_kernel, (programs,),
-        f"{_READ} places counts chosen_counts g mean slope gq lines changes gs",
+        f"{_READ} places counts chosen_counts g mean unit slope gq lines changes gs",
         (*numbers, *band_and_steps),
         options | {
             "WANT": want_alpha, "WANT_SCORES": want_scores, "LISTED_PARTS": parts,
@@ -336,7 +346,7 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
             listed_query_kernel, (programs * parts,),
             f"{_READ} chosen chosen_counts g gq lines changes",
             (*numbers[:-1], *band_and_steps),
-            _listed_options(p) | {"WANT": want_alpha, "ROUGH": rough(p)},
+            _listed_options(p, part) | {"WANT": want_alpha, "ROUGH": rough(p)},
         )  # fmt: skip
     a_pass.launch(
         compact, (lines * items * heads,),

@@ -21,7 +21,6 @@ NEVER_KEPT = tl.constexpr(0)
 FOR_OUTPUT = tl.constexpr(1)
 FOR_BACKWARD = tl.constexpr(2)
 
-PART = tl.constexpr(16)  # queries of a program that reads keys or values one by one
 _MOVED = tl.constexpr(2)  # scores of a list that are moved together
 _USUAL = tl.constexpr(50)  # scores of the query that has the most of its block
 

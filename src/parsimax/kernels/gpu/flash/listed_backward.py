@@ -14,7 +14,7 @@ from parsimax.kernels.gpu.newton import POWER
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import load_rows, wide
-from .listed import PART, get, load_each, of_last
+from .listed import get, load_each, of_last
 from .powers import power_and_change
 from .rows import block_in_turn, rows_of_program
 from .weights import exponent_of_u, shares
@@ -70,7 +70,7 @@ def listed_query_kernel(
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-    BUNCH: tl.constexpr, MOST: tl.constexpr,
+    PART: tl.constexpr, BUNCH: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """PART of the queries of one block, if it has lists, a BUNCH of them at a time."""
     PARTS: tl.constexpr = ROWS // PART

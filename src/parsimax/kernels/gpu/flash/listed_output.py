@@ -12,7 +12,8 @@ from parsimax.kernels.gpu.approx import rounded
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import block_of_slot, unit, wide
-from .listed import FOR_BACKWARD, PART, get, load_each, of_last
+from .listed import FOR_BACKWARD, get, load_each, of_last
+from .means import store_mean
 from .output import finish
 from .rows import rows_of_program
 from .weights import line, shares
@@ -39,7 +40,7 @@ def _weighted(
 @triton.jit(do_not_specialize=["queries", "keys", "tile"])
 def listed_output_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr,
-    scores_ptr, chosen_ptr, counts_ptr, out_ptr, mean_ptr,
+    scores_ptr, chosen_ptr, counts_ptr, out_ptr, mean_ptr, unit_ptr,
     scale, value, heads, group, queries, keys, size, value_size, tile, tall_blocks, row_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -48,7 +49,7 @@ def listed_output_kernel(
     CAUSAL: tl.constexpr, MASK: tl.constexpr, LENGTHS: tl.constexpr, PACKED: tl.constexpr,
     BY_ROWS: tl.constexpr, GRAINS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr, SIZE: tl.constexpr, VALUES: tl.constexpr,
-    BUNCH: tl.constexpr, MOST: tl.constexpr,
+    PART: tl.constexpr, BUNCH: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
     """PART of the queries of one block, if it has lists, a BUNCH of them at a time.
 
@@ -117,4 +118,4 @@ def listed_output_kernel(
         tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
         if TRAIN:
             mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
-            tl.store(mean_ptr + places, mean, mask=inside)
+            store_mean(mean_ptr, unit_ptr, places, row, mean, inside, rows < counts[0])
