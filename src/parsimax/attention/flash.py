@@ -338,7 +338,7 @@ def _tensors(many: int) -> str:
 
 
 @torch.library.custom_op(
-    "parsimax::flash_attention", mutates_args=(), schema=f"({_ARGUMENTS}) -> {_tensors(11)}"
+    "parsimax::flash_attention", mutates_args=(), schema=f"({_ARGUMENTS}) -> {_tensors(10)}"
 )
 def _operator(*arguments: Any) -> tuple[Tensor, ...]:
     return _forward(*arguments)

@@ -132,17 +132,36 @@ def test_an_alpha_for_each_head_with_its_gradient(dtype):
     compare(*inputs(dtype, heads=4), torch.tensor(PER_HEAD), band=CAUSAL)
 
 
-def test_gradients_where_one_key_has_almost_all_weight():
-    """They are small differences to a mean, which must not be rounded on one side alone."""
-    q, k, v = inputs(torch.bfloat16)
-    compare(q * 8, k, v, 1.02)
+def one_key_for_each_query(dtype, apart, keys=24):
+    """Scores, at scale 1, that are higher by ``apart`` at one key; another one for each query."""
+    k = torch.eye(keys)[None, None] * 4
+    v = torch.randn(1, 1, keys, 8, generator=torch.Generator().manual_seed(0))
+    return [x.to(DEVICE, dtype) for x in (k * apart / 16, k, v)]
+
+
+@pytest.mark.parametrize(("alpha", "apart"), [(1.0, 10.0), (1.05, 8.0)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_where_one_key_has_almost_all_weight(dtype, alpha, apart):
+    """All but a thousandth: small differences to a mean, which must have more digits than they."""
+    compare(*one_key_for_each_query(dtype, apart), alpha, scale=1.0)
+
+
+def test_gradients_where_one_key_has_all_weight():
+    q, k, v = one_key_for_each_query(torch.float16, 10.0)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = flash.flash_attention(*leaves, None, EVERYTHING, None, 1.5, 1.0)
+    assert torch.equal(out, v)
+    for found in torch.autograd.grad(out, leaves, torch.randn_like(out))[:2]:
+        assert found.abs().max() <= 1e-4
 
 
 @pytest.mark.parametrize("alpha", [1.02, 1.5, torch.tensor(PER_HEAD[:2])])
 def test_gradients_where_values_are_far_from_zero(alpha):
-    """The mean of values has more digits than they have: a half would leave one of 30 here."""
+    """All of them, or those of one dimension."""
     q, k, v = inputs(torch.float16)
-    compare(q, k, v + 50.0, alpha)
+    compare(q, k, v + 200.0, alpha)
+    v[..., 0] = 3000.0
+    compare(q, k, v, alpha)
 
 
 def test_gradients_where_values_are_zero_or_all_but():

@@ -94,11 +94,15 @@ def test_blocks_of_several_parts(alpha, maps):
 
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.6])])
 def test_whole_blocks_where_there_are_many(alpha, maps, monkeypatch):
+    parts, own = set(), launch._listed_options
+    monkeypatch.setattr(launch, "_listed_options", lambda p, n: parts.add(n) or own(p, n))
     monkeypatch.setattr(launch, "_MANY_BLOCKS", 1)
     alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
     tall = problems.Tiles(32, 16, 4, 1, problems.First(64, 32, 4, 1), None)
-    check(*inputs(45), alpha, tiles=problems.Tiles() if ON_GPU else tall)
+    tall = problems.Tiles() if ON_GPU else tall
+    check(*inputs(45), alpha, tiles=tall)
     assert maps[0].any()
+    assert parts == {tall.rows}
 
 
 def test_one_query_at_a_time(maps):

@@ -25,7 +25,6 @@ from .blocks import (
     whole_blocks,
     wide,
 )
-from .means import against_mean
 from .powers import power_and_change
 from .rows import block_in_turn, rows_of_program
 from .sequences import sequence
@@ -97,7 +96,7 @@ def _query_sums(
 @triton.jit(do_not_specialize=["queries", "keys"])
 def query_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    chosen_counts_ptr, g_ptr, mean_ptr, unit_ptr, slope_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
+    chosen_counts_ptr, g_ptr, mean_ptr, slope_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -136,9 +135,8 @@ def query_kernel(
         ours = rows < tl.where(left_to_us, queries, 0)
     place_of_g, g_row = first * value_size, step * value_size
     g = load_rows(g_ptr + place_of_g, rows, g_row, queries, value_size, WHOLE, VALUES)
-    against = against_mean(
-        g, mean_ptr + place_of_g, unit_ptr, rows, row, g_row, queries, value_size, WHOLE, VALUES
-    )
+    mean = load_rows(mean_ptr + place_of_g, rows, g_row, queries, value_size, WHOLE, VALUES)
+    against = tl.sum(g.to(tl.float32) * mean, 1)
     tl.store(
         line_ptr + row[:, None] * 2 + tl.arange(0, 2)[None, :], tl.join(b, against),
         mask=(rows < queries)[:, None],

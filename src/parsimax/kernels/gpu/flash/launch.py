@@ -58,8 +58,7 @@ class Saved(NamedTuple):
     live: Tensor  # (B, H, row blocks, key blocks); as lists:
     places: Tensor  # the same
     counts: Tensor  # (B, H, row blocks)
-    mean: Tensor  # w, as the context; see :mod:`.means`
-    unit: Tensor  # (B, H, Lq), of the mean, or empty
+    mean: Tensor  # w, as the context
     slope: Tensor  # (B, H, Lq), the mass of u, or empty where the gradient of alpha needs none
     # keys of each query that may have weight, where they are few; -1 of them where they are not
     chosen: Tensor  # (B, H, row blocks, the most of a query, queries of a block), without a sign
@@ -184,7 +183,7 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
             part = _part(p, count * grains)
             a_pass.launch(
                 listed_output_kernel, (count * grains * (rows // part),),
-                f"{_READ} {keeping} out mean unit",
+                f"{_READ} {keeping} out mean",
                 (p.scale, value_of(p), *all_sizes(p), tile, tall_blocks, p.row_blocks, *band_of(p),
                  *all_strides),
                 _listed_options(p, part) | {"GRAINS": grains, "CHOOSE": choose},
@@ -252,15 +251,15 @@ def _forward_pass(p: Problem, train: bool) -> Pass:
     for name, room in of_forward(p, train).items():
         a_pass.room(name, room)
     if not train:
-        for name in ("mean", "unit", "slope"):
-            a_pass.same(name, "out")
+        a_pass.same("mean", "out")
+        a_pass.same("slope", "out")
     kept = FOR_BACKWARD if train else FOR_OUTPUT
     _thresholds(a_pass, p, _enough(p, train), (kept if keeps_keys(p) else NEVER_KEPT).value)
     options, values = options_of(p), _values(p)
     whole = options["SIZE"] == p.q.shape[3] and values == p.v.shape[3]
     a_pass.launch(
         output_kernel, (p.row_blocks * p.q.shape[0] * p.q.shape[1],),
-        "q k v seen alphas lengths top x places counts chosen_counts out mean unit slope",
+        "q k v seen alphas lengths top x places counts chosen_counts out mean slope",
         (p.scale, value_of(p), *all_sizes(p), p.row_blocks, p.key_blocks, *band_of(p), *steps(p)),
         options | {
             "TRAIN": train, "ROUGH": rough(p), "BY_ROWS": by_rows(p), "WHOLE": whole,
@@ -334,7 +333,7 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
     band_and_steps = (*band_of(p), *steps(p))
     a_pass.launch(
         query_kernel, (programs,),
-        f"{_READ} places counts chosen_counts g mean unit slope gq lines changes gs",
+        f"{_READ} places counts chosen_counts g mean slope gq lines changes gs",
         (*numbers, *band_and_steps),
         options | {
             "WANT": want_alpha, "WANT_SCORES": want_scores, "LISTED_PARTS": parts,

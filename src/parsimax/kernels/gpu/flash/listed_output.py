@@ -13,7 +13,6 @@ from parsimax.kernels.gpu.quick import quick
 
 from .blocks import block_of_slot, unit, wide
 from .listed import FOR_BACKWARD, get, load_each, of_last
-from .means import store_mean
 from .output import finish
 from .rows import rows_of_program
 from .weights import line, shares
@@ -40,7 +39,7 @@ def _weighted(
 @triton.jit(do_not_specialize=["queries", "keys", "tile"])
 def listed_output_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr,
-    scores_ptr, chosen_ptr, counts_ptr, out_ptr, mean_ptr, unit_ptr,
+    scores_ptr, chosen_ptr, counts_ptr, out_ptr, mean_ptr,
     scale, value, heads, group, queries, keys, size, value_size, tile, tall_blocks, row_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -118,4 +117,4 @@ def listed_output_kernel(
         tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
         if TRAIN:
             mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
-            store_mean(mean_ptr, unit_ptr, places, row, mean, inside, rows < counts[0])
+            tl.store(mean_ptr + places, mean, mask=inside)

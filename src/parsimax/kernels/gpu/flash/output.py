@@ -19,7 +19,6 @@ from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 
 from .blocks import FOLDED, OF_KEYS, fold, load_block, tile_scores
-from .means import store_mean
 from .rows import block_in_turn, rows_of_program
 from .weights import ANY, STEEP, boost, ordinary, shares
 
@@ -89,7 +88,7 @@ def finish(out, mean, mass, slope, x, beta, KIND: tl.constexpr, NEAR: tl.constex
 @triton.jit(do_not_specialize=["queries", "keys"])
 def output_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    chosen_counts_ptr, out_ptr, mean_ptr, unit_ptr, slope_ptr,
+    chosen_counts_ptr, out_ptr, mean_ptr, slope_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -166,7 +165,7 @@ def output_kernel(
     tl.store(out_ptr + places, rounded(out, out_ptr.dtype.element_ty), mask=inside)
     if TRAIN:
         mean = mean / tl.where(slope > 0.0, slope, 1.0)[:, None]
-        store_mean(mean_ptr, unit_ptr, places, row, mean, inside, ours)
+        tl.store(mean_ptr + places, mean, mask=inside)
         tl.store(x_ptr + row, x, mask=ours)
     if TRAIN and ROUGH and KIND == ANY:
         tl.store(slope_ptr + row, slope, mask=ours)

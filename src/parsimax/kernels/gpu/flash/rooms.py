@@ -36,12 +36,10 @@ def of_forward(p: Problem, train: bool) -> dict[str, Room]:
     blocks = (items, heads, p.row_blocks if keeps_keys(p) else 0)
     rooms = {"out": of_result(p, p.q, p.v.shape[3]), **of_thresholds(p)}
     if train:
-        small = rough(p)
-        kind = torch.int16 if small else torch.float32
-        rooms["mean"] = of_result(p, p.q, p.v.shape[3], kind)
-        rooms["unit"] = Room((items, heads, queries) if small else (0,), torch.float32)
+        # not rounded to half: gradients are differences to it
+        rooms["mean"] = of_result(p, p.q, p.v.shape[3], torch.float32)
         # the mass of u as it was rounded, which leaves five digits of alpha's gradient or more
-        wanted = small and isinstance(p.alpha, Tensor)
+        wanted = rough(p) and isinstance(p.alpha, Tensor)
         rooms["slope"] = Room((items, heads, queries) if wanted else (0,), torch.float32)
         rooms["chosen"] = of_chosen(p, *blocks)
     rooms["chosen_counts"] = Room((*blocks, p.tiles.rows), torch.int16)
