@@ -66,6 +66,34 @@ def test_the_command_writes_comparable_rows(tmp_path, capsys):
     assert attention.plan(device="cpu", causal=True).shapes[0].causal
 
 
+def test_a_run_that_was_cut_short_goes_on(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "attention.json"
+    rest = ["--device", "cpu", "--empty", "0", "--causal", "--repeats", "1", "--out", str(out)]
+    again = ["bench", "attention", "--tokens", "128", "96", *rest, "--resume"]
+    assert main(["bench", "attention", "--tokens", "128", *rest]) == 0
+    first = json.loads(out.read_text())["rows"]
+    own, measured = attention.measure, []
+    monkeypatch.setattr(attention, "measure", lambda s, *a: measured.append(s.tokens) or own(s, *a))
+    assert main(again) == 0
+    assert measured == [96]
+    stored = json.loads(out.read_text())
+    assert stored["rows"][: len(first)] == first
+    assert {row["tokens"] for row in stored["rows"]} == {96, 128}
+    capsys.readouterr()
+    out.write_text(json.dumps(stored | {"code": "another"}))
+    assert main(again) == 1
+    assert "measured with code another, and here it is" in capsys.readouterr().err
+    out.write_text(json.dumps(stored))
+    assert main([*again, "--dtype", "float64"]) == 1
+    assert "with dtype float32" in capsys.readouterr().err
+    out.write_text("[]")
+    assert main(again) == 1
+    assert "holds no results" in capsys.readouterr().err
+    assert main(["bench", "attention", "--device", "cpu", "--resume"]) == 1
+    assert "names no file" in capsys.readouterr().err
+    assert measured == [96]
+
+
 def test_who_tries_out_tiles_does_so_on_fewer_heads(monkeypatch):
     seen = []
     shape = Shape(1, 8, 128, 16, True, 0.0)

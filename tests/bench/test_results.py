@@ -45,6 +45,21 @@ def test_a_gpu_is_described_and_names_the_file(monkeypatch, tmp_path):
     assert target == tmp_path / "loss-nvidia-h200.json"
 
 
+def test_code_is_told_from_any_other(monkeypatch, tmp_path):
+    (tmp_path / "part").mkdir()
+    files = tmp_path / "__init__.py", tmp_path / "part" / "a.py"
+    for path in files:
+        path.write_text("x = 1\n")
+    monkeypatch.setattr(results.parsimax, "__file__", str(files[0]))
+    first = results.code()
+    assert first == results.code()
+    assert len(first) == 12
+    files[1].write_text("x = 2\n")
+    changed = results.code()
+    files[1].rename(tmp_path / "part" / "b.py")
+    assert len({first, changed, results.code()}) == 3
+
+
 def test_a_driver_that_cannot_be_asked_is_unknown(monkeypatch):
     def missing(*_, **__):
         raise FileNotFoundError

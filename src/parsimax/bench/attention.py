@@ -83,12 +83,16 @@ def plan(
     return Plan(device, dtype or ("bfloat16" if on_gpu else "float32"), shapes, only, repeats or 5)
 
 
-def main(todo: Plan, out: Path | None = None) -> int:
+def main(todo: Plan, out: Path | None = None, resume: bool = False) -> int:
     """Check, time, print and store; 1 if a result of ours was refused."""
     checked: Checked = {}
     cases = {shape.name: _case(shape, todo, checked) for shape in todo.shapes}
-    about = {"device": todo.device, "repeats": todo.repeats, "heads": todo.shapes[0].heads}
-    return session.run("attention", todo.device, cases, table, about, out)
+    about = {
+        "device": todo.device, "dtype": todo.dtype, "repeats": todo.repeats,
+        "heads": todo.shapes[0].heads, "only": list(todo.only),
+    }  # fmt: skip
+    again = session.Resume(Row, lambda row: _shape(row).name) if resume else None
+    return session.run("attention", todo.device, cases, table, about, out, again)
 
 
 # What the gate said of a contender on fewer tokens: these are the same for several lengths

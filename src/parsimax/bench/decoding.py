@@ -81,11 +81,13 @@ def plan(
     return Plan(device, dtype or ("bfloat16" if on_gpu else "float32"), shapes, only, repeats or 11)
 
 
-def main(todo: Plan, out: Path | None = None) -> int:
+def main(todo: Plan, out: Path | None = None, resume: bool = False) -> int:
     """Check, time, print and store; 1 if a result of ours was refused."""
     cases = {shape.name: _case(shape, todo) for shape in todo.shapes}
-    about = {"device": todo.device, "repeats": todo.repeats}
-    return session.run("decoding", todo.device, cases, table, about, out)
+    about = {"device": todo.device, "dtype": todo.dtype, "repeats": todo.repeats}
+    about["only"] = list(todo.only)
+    again = session.Resume(Row, lambda row: _shape(row).name) if resume else None
+    return session.run("decoding", todo.device, cases, table, about, out, again)
 
 
 def _case(shape: Shape, todo: Plan) -> Callable[[session.Note], list[Row]]:

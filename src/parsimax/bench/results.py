@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -21,6 +22,7 @@ import parsimax
 ABSENT = "absent"
 _PACKAGES = {"cpu": ("numba", "entmax"), "cuda": ("triton", "entmax", "adasplash")}
 _DIGITS = 6
+_DIGITS_OF_CODE = 12
 
 
 def machine(device: str = "cpu") -> dict[str, str]:
@@ -35,7 +37,18 @@ def machine(device: str = "cpu") -> dict[str, str]:
         "torch": str(torch.__version__),
         **{name: installed(name) for name in _PACKAGES[device]},
         "parsimax": parsimax.__version__,
+        "code": code(),
     }
+
+
+def code() -> str:
+    """Digits that tell the code of parsimax from any other, whoever has committed what."""
+    folder = Path(parsimax.__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
+        found.update(path.relative_to(folder).as_posix().encode())
+        found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()[:_DIGITS_OF_CODE]
 
 
 def installed(name: str) -> str:
@@ -78,7 +91,28 @@ def store(path: Path, about: dict[str, Any], rows: Sequence[Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     head = json.dumps(_rounded(about), indent=1)[:-2]
     lines = ",\n".join(f"  {json.dumps(_rounded(asdict(row)))}" for row in rows)
-    path.write_text(f'{head},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    unfinished = path.with_name(f"{path.name}.part")  # who is killed leaves the last one whole
+    unfinished.write_text(f'{head},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    unfinished.replace(path)
+
+
+def earlier(path: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """The results of a file, [] if there is none; of another machine or code they are refused."""
+    if not path.exists():
+        return []
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        rows: list[dict[str, Any]] = found.pop("rows")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise ValueError(f"resume: {path} holds no results of a benchmark") from None
+    now = json.loads(json.dumps(_rounded(about)))
+    for name in sorted((now.keys() | found.keys()) - {"date"}):
+        then, here = found.get(name, ABSENT), now.get(name, ABSENT)
+        if then != here:
+            raise ValueError(
+                f"resume: {path} was measured with {name} {then}, and here it is {here}"
+            )
+    return rows
 
 
 def _rounded(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,14 @@ class Result(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Resume:
+    """How to go on with the file of a run that was cut short: its results, and their cases."""
+
+    row: Callable[..., Result]
+    case: Callable[[Any], str]
+
+
 def choose(device: str) -> str:
     """The device to run on: ``auto`` takes a GPU where there is one.
 
@@ -48,10 +57,12 @@ def run(
     table: Callable[[list[Any]], Table],
     about: Mapping[str, Any],
     out: Path | None,
+    resume: Resume | None = None,
 ) -> int:
     """Measure every case, with its name in the progress bar; 1 if a result of ours was refused.
 
-    The file is written after each case, so that a run that is cut short leaves what it has.
+    The file is written after each case, so that a run that is cut short leaves what it has, and one
+    that is to ``resume`` leaves out what it finds there.
     """
     console = Console()
     if not console.is_terminal:
@@ -59,6 +70,12 @@ def run(
     path = None if out is None else results.destination(out, kind, device)
     header = {**results.machine(device), **about}
     rows: list[Result] = []
+    if resume is not None:
+        if path is None:
+            raise ValueError("resume: there is nothing to go on with where --out names no file")
+        rows += [resume.row(**row) for row in results.earlier(path, header)]
+        found = {resume.case(row) for row in rows}
+        cases = {name: measure for name, measure in cases.items() if name not in found}
     with prepared(device) as steady, Progress(console=console, transient=True) as progress:
         task = progress.add_task(kind, total=len(cases))
         for name, measure in cases.items():

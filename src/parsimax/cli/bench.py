@@ -16,6 +16,10 @@ _device = Parameter(help="Where to run; auto takes a GPU if there is one.")
 _repeats = Parameter(help="Timed runs of each; the median counts.")
 _std = Parameter(help="Standard deviations of the scores.")
 _out = Parameter(help="File for the results, as JSON, or a directory for it.")
+_resume = Parameter(
+    negative=(),
+    help="Go on with the file at --out: what it has, by the same code, is not timed again.",
+)
 
 
 @app.command
@@ -123,6 +127,7 @@ def attention(
     ] = (),
     repeats: Annotated[int | None, _repeats] = None,
     out: Annotated[Path | None, _out] = None,
+    resume: Annotated[bool, _resume] = False,
 ) -> int | None:
     """Time attention, forward and forward+backward, beside dense softmax and adasplash.
 
@@ -148,7 +153,7 @@ def attention(
         repeats=repeats,
         **({} if decode else {"causal": causal}),
     )
-    status: int | None = bench.main(todo, out)
+    status: int | None = bench.main(todo, out, resume)
     return status
 
 
