@@ -144,6 +144,36 @@ def test_other_mappings_have_supports_but_no_threshold(name: str) -> None:
     torch.testing.assert_close(found.density, found.support / LK)
 
 
+@pytest.mark.parametrize("mapping", [None, "sparsegen(lam=0.3)", "fusedmax"])
+def test_compiled_without_a_break(mapping: Any) -> None:
+    torch._dynamo.reset()
+    alpha = torch.tensor([1.0, 1.3, 1.5, 2.5], dtype=torch.float64)
+    choice = {"alpha": alpha} if mapping is None else {"mapping": mapping}
+
+    def function(q: Tensor, k: Tensor, noise: Tensor, lengths: Tensor) -> tuple[Any, ...]:
+        found = px.attention.statistics(
+            q,
+            k,
+            noise,
+            is_causal=True,
+            enable_gqa=True,
+            causal_align="bottom-right",
+            window=(4, -1),
+            key_lengths=lengths,
+            block_size=3,
+            **choice,
+        )
+        fields = (getattr(found, field.name) for field in dataclasses.fields(found))
+        return *fields, found.live_fraction, found.density
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
+    for lq in (LQ, LQ + 2):
+        q, k = 3 * rand(0, B, HQ, lq, E), rand(1, B, H, LK, E)
+        args = (q, k, rand(2, lq, LK), torch.tensor([14, 9]))
+        for mine, theirs in zip(compiled(*args), function(*args), strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
 def test_it_is_frozen_has_no_gradient_and_says_what_is_wrong() -> None:
     q, k = qk()
     found = px.attention.statistics(q.requires_grad_(), k, enable_gqa=True)

@@ -286,3 +286,104 @@ def test_settings_that_know_nothing_of_learned_alphas(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "two")
     with pytest.raises(ValueError, match=r"layers\.0\.self_attn: .*config\.json does not say so"):
         px.huggingface.load(hf.LlamaForCausalLM, tmp_path / "two")
+
+
+# --- px.huggingface.save --------------------------------------------------------------------------
+
+
+def written(model: Any, folder: Path) -> Any:
+    """What is loaded after px.huggingface.save."""
+    px.huggingface.save(model, folder)
+    return px.huggingface.load(type(model), folder).eval()
+
+
+@pytest.mark.parametrize("alpha", [1.75, None])
+@pytest.mark.parametrize(("family", "name"), [*PARTS, ("llama", "model")])
+def test_save_writes_down_a_part_alone(
+    family: str, name: str, alpha: float | None, tmp_path: Path
+) -> None:
+    """Fixed or learned, and what is loaded knows of it."""
+    model = make(family)
+    part = model.get_submodule(name)
+    if alpha is None:
+        learned(part)
+    else:
+        px.huggingface.enable(part, alpha=alpha)
+    config = model.config
+    inputs, _ = batch(family)
+    loaded = written(model, tmp_path / "one")
+    assert model.config is config
+    assert not hasattr(config, "parsimax")
+    for other in (loaded, saved(loaded, tmp_path / "two"), written(loaded, tmp_path / "three")):
+        assert alphas(other) == alphas(model)
+        assert torch.equal(other(**inputs).logits, model(**inputs).logits)
+
+
+def test_parts_of_what_save_wrote_may_be_changed(tmp_path: Path) -> None:
+    model = make("t5")
+    px.huggingface.enable(model.encoder, alpha=1.25)
+    loaded = written(model, tmp_path / "one")
+    px.huggingface.enable(loaded.decoder, alpha=1.75)
+    both = saved(loaded, tmp_path / "two")
+    assert alphas(both) == alphas(loaded)
+    assert {x[0] for x in alphas(both).values()} == {1.25, 1.75}
+    px.huggingface.disable(both.encoder)
+    assert {x[0] for x in alphas(saved(both, tmp_path / "three")).values()} == {1.75}
+    with pytest.raises(ValueError, match="settings of their own for its parts"):
+        px.huggingface.enable(type(model).from_pretrained(tmp_path / "one"))
+
+
+@pytest.mark.parametrize("change", [_learned_but_a_part, _fixed_but_a_part, _twice, _copied])
+def test_save_is_save_pretrained_for_a_whole(change: Callable[[Any], Any], tmp_path: Path) -> None:
+    model = change(make("t5"))
+    px.huggingface.save(model, tmp_path / "one", max_shard_size="4KB")
+    model.save_pretrained(tmp_path / "two")
+    one, two = ((tmp_path / name / "config.json").read_text() for name in ("one", "two"))
+    assert one == two
+    assert len(list((tmp_path / "one").glob("*.safetensors"))) > 2
+    assert alphas(px.huggingface.load(type(model), tmp_path / "one")) == alphas(model)
+
+
+@pytest.mark.parametrize(("family", "name"), [("bart", "model.encoder"), ("t5", "decoder")])
+def test_settings_of_a_file_are_over_when_save_is_called(
+    family: str, name: str, tmp_path: Path
+) -> None:
+    """A model is loaded plainly and enabled in part: the file spoke of all of it."""
+    px.huggingface.enable(make(family), alpha=1.75).save_pretrained(tmp_path / "one")
+    model = type(make(family)).from_pretrained(tmp_path / "one").eval()
+    px.huggingface.enable(model.get_submodule(name), alpha=1.25)
+    inputs, _ = batch(family)
+    loaded = written(model, tmp_path / "two")
+    assert alphas(loaded) == alphas(model)
+    assert {x[0] for x in alphas(loaded).values()} == {1.25}
+    assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+    assert model.config.parsimax == {"alpha": 1.75, "learn_alpha": False}  # as it was
+
+
+def test_halves_that_say_something_themselves(tmp_path: Path) -> None:
+    both = [{}, {"is_decoder": True, "add_cross_attention": True}]
+    encoder, decoder = (hf.BertConfig(**SIZE, **more) for more in both)
+    for part in (hf.BertModel(encoder), hf.BertLMHeadModel(decoder)):
+        name = "decoder" if part.config.is_decoder else "encoder"
+        px.huggingface.enable(part, alpha=1.75).save_pretrained(tmp_path / name)
+    folders = [tmp_path / "encoder", tmp_path / "decoder"]
+    model = hf.EncoderDecoderModel.from_encoder_decoder_pretrained(*folders)
+    px.huggingface.enable(model.decoder, alpha=1.25)
+    loaded = written(model, tmp_path / "pair")
+    assert alphas(loaded) == alphas(model)
+    assert {x[0] for x in alphas(loaded).values()} == {1.25}
+    assert not hasattr(loaded.encoder.config, "parsimax")
+
+
+def test_save_of_a_part_that_was_taken_out(tmp_path: Path) -> None:
+    model = px.huggingface.enable(make("bart"), alpha=1.75)
+    px.huggingface.enable(model.model.encoder, alpha=1.25)
+    base = written(model.model, tmp_path)
+    assert list(alphas(base).values()) == list(alphas(model).values())
+
+
+def test_what_save_refuses(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="or with a part of it"):
+        px.huggingface.save(make("opt"), tmp_path)
+    with pytest.raises(TypeError, match="must be a model of transformers, got Linear"):
+        px.huggingface.save(torch.nn.Linear(2, 2), tmp_path)

@@ -110,16 +110,25 @@ def count(
     block: int,
 ) -> Counts:
     """Thresholds, supports and live blocks, without gradients; ``block`` is a multiple of 16."""
-    from parsimax.kernels.gpu import on_device_of
-    from parsimax.kernels.gpu.flash import launch
-
     seen, lengths = expand(q, k, seen, lengths)
     q, scale = positive_scale(q, scale)
     tensor, value = (alpha, 0.0) if isinstance(alpha, Tensor) else (None, alpha)
     tensors = (q, k, k, seen, tensor, lengths, None, None)
-    with on_device_of(q):
-        problem = _problem(*tensors, value, scale, *_numbers(band), 0, 0, False)
-        return launch.count(problem, block)
+    arguments = (*tensors, value, scale, *_numbers(band), 0, 0, False, block)
+    if not recorded():
+        return _count(*arguments)
+    from parsimax.kernels.gpu.flash.launch import Counts
+
+    return Counts(*_count_operator(*arguments))
+
+
+def _count(*arguments: Any) -> Counts:
+    from parsimax.kernels.gpu import on_device_of
+    from parsimax.kernels.gpu.flash.launch import count
+
+    *rest, block = arguments
+    with on_device_of(arguments[0]):
+        return count(_problem(*rest), block)
 
 
 def packed_attention(
@@ -365,6 +374,24 @@ def _(*arguments: Any) -> Tensor:
 
     problem = _problem(*arguments)
     return of_forward(problem, train=False)["out"].allocate(problem.q)
+
+
+@torch.library.custom_op(
+    "parsimax::flash_attention_statistics",
+    mutates_args=(),
+    schema=f"({_ARGUMENTS}, SymInt block) -> {_tensors(6)}",
+)
+def _count_operator(*arguments: Any) -> tuple[Tensor, ...]:
+    return tuple(_count(*arguments))
+
+
+@_count_operator.register_fake
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    q, block = arguments[0], arguments[-1]
+    of_queries, blocks = q.shape[:3], (*q.shape[:2], -(-q.shape[2] // block))
+    thresholds = [q.new_empty(of_queries, dtype=torch.float32) for _ in range(2)]
+    counts = [q.new_empty(of_queries, dtype=torch.int64) for _ in range(2)]
+    return *thresholds, *counts, *(q.new_empty(blocks, dtype=torch.int64) for _ in range(2))
 
 
 @torch.library.custom_op(

@@ -9,18 +9,20 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from parsimax._core.dtypes import exact_dtype, working
-from parsimax.mappings import Mapping, parse
+from parsimax._core.validation import recorded
+from parsimax.mappings import Mapping
 from parsimax.mappings.base import name_of
 
 from . import flash
 from .choice import DEFAULT_ALPHA, check_one_choice
+from .functional import read_text
 from .fused import kernel_alpha
 from .inputs import check_devices, check_flag, check_scale, check_size, scores_shape
 from .precision import autocast_inputs, without_autocast
 from .rowwise import read_rows
 from .thresholds import THRESHOLDS
 from .tiled import Problem, known_lengths, tile_scores
-from .tiles import Tile
+from .tiles import Tile, everything
 from .visibility import Window, check_lengths, read_band, split_mask, within_lengths
 
 _SMALLEST_BLOCK = 16  # of queries and keys that kernels can count
@@ -82,9 +84,9 @@ def statistics(
 ) -> AttentionStatistics:
     """How sparse the weights of ``px.attention`` are with the same arguments.
 
-    The weights never exist all at once, so this can be asked of long sequences. There are no
-    gradients. On a GPU, entmax goes through the kernels of ``px.attention`` if ``block_size`` is a
-    multiple of 16.
+    The weights never exist all at once, so this can be asked of long sequences; where torch.compile
+    records it and there are no kernels, they do. There are no gradients. On a GPU, entmax goes
+    through the kernels of ``px.attention`` if ``block_size`` is a multiple of 16.
 
     Args:
         q: Queries (..., Hq, Lq, E).
@@ -118,7 +120,7 @@ def statistics(
     allowed, bias = split_mask(attn_mask, shape)
     check_devices(q=q, attn_mask=attn_mask)
     scale = check_scale(scale, q.shape[-1])
-    chosen = None if mapping is None else parse(mapping)
+    chosen = mapping if mapping is None or isinstance(mapping, Mapping) else read_text(mapping)
     band = read_band(shape, is_causal, causal_align, window)
     within = counted = None
     if key_lengths is not None:
@@ -142,15 +144,18 @@ def statistics(
             f"{tuple(shape)}, got {mapping!r}"
         )
     rows, tensors = known
-    problem = Problem(shape, band, scale, enable_gqa, rows, known_lengths(counted, shape))
+    traced = recorded()  # lengths have no values then, and the mapping is its operator
+    longest = None if traced else known_lengths(counted, shape)
+    threads = 1 if traced else torch.get_num_threads()
+    problem = Problem(shape, band, scale, enable_gqa, rows, longest, threads=threads)
     name = name_of(type(rows.mapping))
     found = _Found(shape, block_size, q, name in THRESHOLDS)
     with without_autocast(q.device):
         wide = working(k)
-        for tile in problem.tiles(k, k, block_size):
+        for tile in [everything(shape)] if traced else problem.tiles(k, k, block_size):
             scores = tile_scores(q, wide, bias, (allowed, within), tile, problem)
             cut = [tile.cut(x) for x in tensors]
-            weights, _ = rows.solve(scores, cut)
+            weights = rows(scores, cut) if traced else rows.solve(scores, cut)[0]
             found.count(tile, scores, weights)
             if name in THRESHOLDS:
                 number = cut[0] if cut else rows.mapping.parameter

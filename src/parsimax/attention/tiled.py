@@ -99,12 +99,12 @@ def tiled_attention(
     """
     tensors = (q, k, v, bias, *masks)
     if not gradients_wanted(q, k, v, bias, *parameters):
-        return _forward(tensors, problem, parameters, None)
+        return context_of_tiles(tensors, problem, parameters, None)
     out: Tensor = _Tiled.apply(*tensors, problem, *parameters)  # type: ignore[no-untyped-call]
     return out
 
 
-def _forward(
+def context_of_tiles(
     tensors: tuple[Any, ...],
     problem: Problem,
     parameters: Sequence[Tensor],
@@ -143,7 +143,7 @@ class _Tiled(torch.autograd.Function):
         tensors = (q, k, v, bias, allowed, within)
         outputs: list[Tensor | None] = []
         few = problem.few(q.device)
-        out = _forward(tensors, problem, parameters, outputs if few else None)
+        out = context_of_tiles(tensors, problem, parameters, outputs if few else None)
         ctx.save_for_backward(*tensors, *parameters, *outputs)
         ctx.problem, ctx.given = problem, len(tensors) + len(parameters)
         return out
@@ -156,9 +156,9 @@ class _Tiled(torch.autograd.Function):
         wanted = (*ctx.needs_input_grad[:4], *ctx.needs_input_grad[7:])
         if kernels_allowed(g):
             with without_autocast(g.device):
-                found = _gradients(tensors, outputs, ctx.problem, wanted, g)
+                found = gradients_of_tiles(tensors, outputs, ctx.problem, wanted, g)
         else:
-            found = _plain_gradients(tensors, ctx.problem, wanted, g)
+            found = plain_gradients(tensors, ctx.problem, wanted, g)
         return *found[:4], None, None, None, *found[4:]
 
 
@@ -180,7 +180,7 @@ def tile_scores(
     return scores
 
 
-def _gradients(
+def gradients_of_tiles(
     tensors: Sequence[Any],
     outputs: Sequence[Tensor | None],
     problem: Problem,
@@ -250,7 +250,7 @@ def _add(total: Tensor, part: Tensor) -> None:
     total += part if part.shape == total.shape else part.sum_to_size(total.shape)
 
 
-def _plain_gradients(
+def plain_gradients(
     tensors: Sequence[Any], problem: Problem, wanted: Sequence[bool], g: Tensor
 ) -> list[Tensor | None]:
     """In operations that can be differentiated again; they hold the whole matrix."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -23,7 +22,10 @@ from .inputs import (
     check_tensor,
     scores_shape,
 )
+from .packed_operator import sequence_by_sequence
 from .precision import autocast_inputs
+from .rowwise import read_rows
+from .starts import check_starts, read_starts
 from .visibility import Band, Window, fits, read_band
 
 
@@ -70,8 +72,9 @@ def packed(
             ``max_seqlen_k`` before they start; without them the host reads the starts once, for
             which it waits, but for inside of torch.compile and CUDA graphs, where more memory is
             set aside instead. With them nothing is read, and if the starts cannot be or a sequence
-            is longer, the result is NaN. Elsewhere the starts are always read, which
-            torch.compile(fullgraph=True) refuses.
+            is longer, the result is NaN. Elsewhere the starts are always read; compiled code reads
+            them when it runs, but for mappings with bounds or of your own, for which
+            torch.compile(fullgraph=True) refuses to.
         max_seqlen_k: The same of the keys; ``None`` with ``cu_seqlens_k=None`` is as for queries.
 
     Returns:
@@ -100,23 +103,41 @@ def packed(
     ]
     check_one_choice(alpha, mapping)
     lower = autocast_inputs(q, k, v)
-    known = _kernel_alpha(*lower, alpha, mapping, check_dropout(dropout_p, "dropout_p"))
-    if known is not None:
+    chosen = read_text(mapping) if isinstance(mapping, str) else mapping
+    known = _kernel_alpha(*lower, alpha, chosen, check_dropout(dropout_p, "dropout_p"))
+    if known is not None or recorded():
         heads_first = [x.transpose(0, 1) for x in lower]
         enable_gqa = check_flag(enable_gqa, "enable_gqa")
         shape = scores_shape(heads_first[0], heads_first[1], heads_first[2], enable_gqa)
         band = read_band(shape, check_flag(is_causal, "is_causal"), causal_align, window)
         starts = (cu_seqlens_q, cu_seqlens_k)
-        longest = _longest(starts, limits, (q, k))
-        return flash.packed_attention(
-            *lower,
-            (starts[0].to(q.device), starts[1].to(q.device)),
-            longest,
-            Band(band.left, band.right),
-            causal_align == "bottom-right",
-            known,
-            check_scale(scale, q.shape[-1]),
-        )
+        bottom_right = causal_align == "bottom-right"
+        scale = check_scale(scale, q.shape[-1])
+        if known is not None:
+            longest = _longest(starts, limits, (q, k))
+            return flash.packed_attention(
+                *lower,
+                (starts[0].to(q.device), starts[1].to(q.device)),
+                longest,
+                Band(band.left, band.right),
+                bottom_right,
+                known,
+                scale,
+            )
+        rows = read_rows(_of_scores(alpha, q), chosen, shape)
+        if rows is not None and rows[0].rowmap is not None:
+            return sequence_by_sequence(
+                lower,
+                starts,
+                limits,
+                rows,
+                band,
+                bottom_right=bottom_right,
+                of_queries=isinstance(alpha, Tensor) and alpha.ndim > 1,
+                scale=scale,
+                grouped=enable_gqa,
+                dropout_p=dropout_p,
+            )
     queries = read_starts(cu_seqlens_q, "cu_seqlens_q", q, "q", limits[0])
     keys = read_starts(cu_seqlens_k, "cu_seqlens_k", k, "k", limits[1])
     if not queries:  # one that is empty, so that arguments are checked and have a gradient
@@ -168,13 +189,12 @@ def _kernel_alpha(
     k: Tensor,
     v: Tensor,
     alpha: float | Tensor,
-    mapping: Mapping | str | None,
+    mapping: Mapping | None,
     dropout_p: float,
 ) -> float | Tensor | None:
     """The alpha to call the kernels with, or None if sequences must go one by one."""
     items = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
-    chosen = read_text(mapping) if isinstance(mapping, str) else mapping
-    known = kernel_alpha(items[0], items[1], items[2], alpha, chosen, dropout_p)
+    known = kernel_alpha(items[0], items[1], items[2], alpha, mapping, dropout_p)
     if known is None or not flash.fits(items[0], items[1], items[2], known):
         return None
     return known
@@ -196,44 +216,6 @@ def _longest(
     return found[0], found[1]
 
 
-def check_starts(starts: object, name: str) -> None:
-    """All but the values."""
-    if not isinstance(starts, Tensor):
-        raise TypeError(f"{name} must be a tensor of integers, got {type(starts).__name__}")
-    if starts.dtype == torch.bool or starts.is_floating_point() or starts.is_complex():
-        raise TypeError(f"{name} must have an integer dtype, got {starts.dtype}")
-    if starts.ndim != 1 or starts.shape[0] == 0:
-        raise ValueError(
-            f"{name} must have shape (number of sequences + 1,), got {tuple(starts.shape)}"
-        )
-
-
-def read_starts(
-    starts: Tensor, name: str, x: Tensor, of: str, limit: int | None = None
-) -> list[int]:
-    """The lengths of the sequences; on a GPU this waits for their values."""
-    places: list[int] = starts.tolist()
-    if places[0] != 0:
-        raise ValueError(f"{name} must begin with 0, got {places[0]}")
-    lengths = [stop - start for start, stop in itertools.pairwise(places)]
-    if any(length < 0 for length in lengths):
-        first = next(i for i, length in enumerate(lengths) if length < 0)
-        raise ValueError(
-            f"{name} must never decrease, got {places[first]} and then {places[first + 1]}"
-        )
-    if places[-1] != x.shape[0]:
-        raise ValueError(
-            f"{name} must end with the total length of {of}, {x.shape[0]}, got {places[-1]}"
-        )
-    longest = max(lengths, default=0)
-    if limit is not None and longest > limit:
-        raise ValueError(
-            f"max_seqlen_{of} must be at least the length of the longest sequence, {longest}, got "
-            f"{limit}"
-        )
-    return lengths
-
-
 def _sequences(x: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     """Each sequence as (heads, length, size); ``split`` has one gradient, many slices have many."""
     return [part.transpose(0, 1) for part in torch.split(x, list(lengths))]
@@ -243,12 +225,20 @@ def _alphas(alpha: float | Tensor, q: Tensor, lengths: Sequence[int]) -> list[fl
     """Alpha for each sequence."""
     if not isinstance(alpha, Tensor) or alpha.ndim < 2:
         return [alpha] * len(lengths)
+    return list(torch.split(_of_queries(alpha, q), list(lengths), -2))
+
+
+def _of_scores(alpha: float | Tensor, q: Tensor) -> float | Tensor:
+    """Alpha as it broadcasts to scores of all queries and keys."""
+    return _of_queries(alpha, q) if isinstance(alpha, Tensor) and alpha.ndim > 1 else alpha
+
+
+def _of_queries(alpha: Tensor, q: Tensor) -> Tensor:
+    """(heads, total, 1)."""
     total, heads = q.shape[:2]
     if not fits(alpha.shape, torch.Size((total, heads))):
         raise ValueError(
             f"a tensor alpha must have shape ({heads},), one value for each head, or broadcast to "
             f"(total, heads) = ({total}, {heads}), got shape {tuple(alpha.shape)}"
         )
-    return [
-        part.mT.unsqueeze(-1) for part in torch.split(alpha.expand(total, heads), list(lengths))
-    ]
+    return alpha.expand(total, heads).mT.unsqueeze(-1)

@@ -61,7 +61,7 @@ class BiLSTMPull:
     def __call__(self, at: Tensor, vectors: Tensor) -> Tensor:
         """Gradients (B, P, n, E) of ⟨v, h_p⟩ for states p in ``at`` (P,), v (B, P, 2 H)."""
         order = at.argsort()
-        if not torch.equal(order, torch.arange(len(at))):
+        if not torch.equal(order, torch.arange(len(at), device=at.device)):
             return self(at[order], vectors[:, order])[:, order.argsort()]
         ahead, behind = vectors.transpose(0, 1).chunk(2, -1)  # (P, B, H)
         start = torch.stack([ahead, behind.flip(0)])
@@ -112,7 +112,7 @@ def _walk(tape: _Tape, times: Tensor, start: Tensor) -> Tensor:
     steps = len(tape.factors)
     found = start.new_zeros(steps, *start.shape[:3], tape.w_in.shape[-1])
     walk = _Walk(tape, start.clone(), found)
-    first = torch.searchsorted(times, torch.arange(steps)).tolist()
+    first = torch.searchsorted(times, torch.arange(steps, device=times.device)).tolist()
     for t in range(int(times[-1]), -1, -1):
         walk.step(t, first[t])
     return found

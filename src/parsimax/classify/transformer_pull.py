@@ -164,7 +164,7 @@ class _Tape:
         numbers = torch.cat([weights, scores], 1).permute(0, 2, 3, 1)  # (B, P, n, 2 h)
         vectors = torch.cat([split @ w_v, queries @ w_k], 1).transpose(1, 2)  # (B, P, 2 h, d)
         found = (numbers @ vectors).transpose(1, 2).contiguous()
-        each = torch.arange(count)
+        each = torch.arange(count, device=at.device)
         found[:, at, each] += ((scores @ self._k) @ w_q).sum(1) * self._size**-0.5
         norm = self._project.norm
         along = found @ (norm.unit / -dim).unsqueeze(-1)

@@ -11,13 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import configs
 from .families import find_layers
 from .files import Files, of_folder
-from .interface import ALPHA
+from .interface import ALPHA, STATE, Layer, Owner
 from .settings import (
     Settings,  # noqa: F401  models that are pickled already say it is here
     inside,
     saved_settings,
+    tell,
+    told,
 )
 
 Values = list[tuple[nn.Module, Tensor]]
@@ -50,7 +53,10 @@ def load(model_class: Any, name_or_path: Any, **kwargs: Any) -> Any:
     files = Files(str(name_or_path), {key: kwargs[key] for key in _WHERE if key in kwargs})
     settings = saved_settings(model) or _unwritten(model, files, "config" in kwargs)
     parts = settings.pop("parts", {})
-    enable(model, **settings, restore=False)
+    if settings:
+        enable(model, **settings, restore=False)
+    else:  # nothing but the parts was enabled
+        tell(model, {})
     for name in sorted(parts):  # what is inside another comes after it
         part = _part(model, name, files.source)
         if parts[name] is None:
@@ -72,6 +78,54 @@ def load(model_class: Any, name_or_path: Any, **kwargs: Any) -> Any:
             values.append((layer, files.alpha(saved, name, layer)))
     put_alphas(values)
     return made
+
+
+def save(model: Any, folder: Any, **kwargs: Any) -> None:
+    """Save a model, so that ``load`` brings back each part as it is now.
+
+    ``save_pretrained`` does so only if :func:`enable` or :func:`load` was called with the whole
+    model: one of which a part was enabled cannot know that.
+
+    Args:
+        model: of transformers.
+        folder: as for ``save_pretrained``.
+        kwargs: for ``save_pretrained``.
+    """
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(f"model must be a model of transformers, got {type(model).__name__}")
+    if told(model):
+        model.save_pretrained(folder, **kwargs)
+        return
+    parts = _enabled_parts(model)
+    if not parts:
+        raise ValueError(
+            "model: expected one that px.huggingface.enable was called with, or with a part of it"
+        )
+    settings = parts.pop("", {}) | ({"parts": parts} if parts else {})
+    config = model.config
+    model.config = configs.with_settings(config, settings)  # others may hold its own
+    try:
+        model.save_pretrained(folder, **kwargs)
+    finally:
+        model.config = config
+
+
+def _enabled_parts(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """With what each innermost model of transformers is enabled, by its name."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, part in model.named_modules():
+        owner = vars(part).get(STATE)
+        if not isinstance(owner, Owner):
+            continue
+        for module in part.modules():
+            state = vars(module).get(STATE)
+            if isinstance(state, Layer) and state.owner is owner:
+                learned = ALPHA in module._modules
+                found[name] = {"alpha": state.alpha, "learn_alpha": learned}
+                break  # all were enabled by one call
+    return found
 
 
 def was_saved(model: Any) -> bool:
@@ -148,8 +202,8 @@ def _unwritten(model: nn.Module, files: Files, given: bool) -> dict[str, Any]:
     if not files.layers:
         raise ValueError(
             f"name_or_path: {files.source!r} was not saved with sparse attention, or only a part "
-            "of the model was enabled, with alphas that were not learned; use from_pretrained and "
-            "px.huggingface.enable"
+            "of the model was enabled, which px.huggingface.save writes down and save_pretrained "
+            "does not; use from_pretrained and px.huggingface.enable"
         )
     others = [x for x in find_layers(model) if files.layers.isdisjoint(_names(model, x))]
     if others:

@@ -62,6 +62,15 @@ def drop_settings(model: nn.Module) -> None:
                 vars(each).pop(KEY, None)
 
 
+def with_settings(config: Any, settings: dict[str, Any]) -> Any:
+    """A copy of the config of a whole model that says this, and nothing of its own for parts."""
+    own = copy.deepcopy(config)
+    for each in _with_parts(own):
+        vars(each).pop(KEY, None)
+    own.parsimax = settings
+    return own
+
+
 def check_configs(model: nn.Module) -> None:
     """Refuse what transformers would refuse to save once another attention is set."""
     for name, module in model.named_modules():

@@ -95,10 +95,11 @@ def enable(
         vars(layer)[_USED] = True
     whole = _outermost(model)
     for each in whole:
-        settings.tell(each, start_of.get(id(each), alpha), learn_alpha)
+        start = start_of.get(id(each), alpha)
+        settings.tell(each, {"alpha": start, "learn_alpha": learn_alpha})
     for each, start in starts:
         if not any(each is other for other in whole):  # its folder has no say for the rest
-            settings.tell(each, start, learn_alpha)
+            settings.tell(each, {"alpha": start, "learn_alpha": learn_alpha})
     return model
 
 

@@ -43,11 +43,13 @@ def told(model: nn.Module) -> bool:
     return _OWN in vars(model)
 
 
-def tell(model: Any, alpha: float | None, learn_alpha: bool) -> None:
-    """Write settings of a model of transformers, and note them in those around it."""
+def tell(model: Any, said: dict[str, Any]) -> None:
+    """Write settings of a model of transformers, and note them in those around it.
+
+    Empty ones are of a model of which nothing is enabled but parts, which are noted later.
+    """
     from transformers import PreTrainedModel
 
-    said = {"alpha": alpha, "learn_alpha": learn_alpha}
     around = vars(model).get(_AROUND, [])
     for settings, name in around:
         settings.note(name, said)

@@ -121,6 +121,25 @@ def test_the_front_door_takes_them(monkeypatch):
     assert len(calls) == 1
 
 
+def test_compiled_without_a_break(monkeypatch):
+    if not ON_GPU:
+        monkeypatch.setattr(measuring, "kernel_alpha", lambda q, k, v, alpha, *_: alpha)
+    torch._dynamo.reset()
+    q, k = inputs(items=2, heads=2, groups=2)
+    alpha = torch.tensor([1.3, 1.6], device=DEVICE)
+
+    def function(q, k, alpha):
+        found = px.attention.statistics(
+            q, k, is_causal=True, enable_gqa=True, alpha=alpha, block_size=32
+        )
+        numbers = [getattr(found, name) for name in ("tau", "threshold", *FIELDS)]
+        return *numbers, found.live_fraction
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for mine, theirs in zip(compiled(q, k, alpha), function(q, k, alpha), strict=True):
+        assert torch.equal(mine, theirs)
+
+
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [40, 128, 256])

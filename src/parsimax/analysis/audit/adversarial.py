@@ -124,8 +124,8 @@ def search_all(
     model: Checked, rows: Sequence[Tokens], search: Search, *, progress: Progress | None = None
 ) -> Adversarial:
     """The same for rows of tokens."""
-    attention: list[Tensor] = [torch.empty(0)] * len(rows)
-    numbers = torch.zeros(4, len(rows), dtype=torch.float64)
+    attention: list[Tensor] = [torch.empty(0, device="cpu")] * len(rows)
+    numbers = torch.zeros(4, len(rows), dtype=torch.float64, device="cpu")
     where = " on the support" if search.on_support else ""
     stage = f"adversarial attention, {parse(search.mapping)}{where}"
     report = Reporter(progress, stage, len(rows))
@@ -164,10 +164,11 @@ class _Batch:
     def run(self) -> _Found:
         search = self.search
         # a normal of width 3, as in the paper's own search: most of the weight on a few tokens
-        logits = torch.zeros(self.texts, search.count, self.length)
+        logits = torch.zeros(self.texts, search.count, self.length, device="cpu")
         for row, (i, n) in enumerate(zip(self.part.index, self.part.mask.sum(1), strict=True)):
             generator = generator_of(search.seed, i)
-            logits[row, :, :n] = 3.0 * torch.randn(search.count, int(n), generator=generator)
+            shape = (search.count, int(n))
+            logits[row, :, :n] = 3.0 * torch.randn(shape, generator=generator, device="cpu")
         logits = logits.to(self.h)
         logits.requires_grad_()
         adam = torch.optim.Adam([logits], lr=search.lr, amsgrad=True)
@@ -190,7 +191,8 @@ class _Batch:
                 if push is not None:
                     grad = grad - push * (search.penalty / search.count)
             (logits.grad,) = torch.autograd.grad(weights, logits, -grad)
-            adam.step()
+            with torch.device("cpu"):  # where its count of steps is, which the host reads
+                adam.step()
         # what never was within epsilon goes on from where it ended
         lost = best_jsd < 0
         best = torch.where(lost[..., None], self._weights(logits).detach(), best)

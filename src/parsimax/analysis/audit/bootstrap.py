@@ -120,13 +120,14 @@ def intervals(
     block = max(1, _CHUNK // max(texts, 1))
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
-        drawn = torch.randint(texts, (rows, texts), generator=generator)
-        times = torch.zeros(rows, texts, dtype=torch.float64)
-        times.scatter_add_(1, drawn, torch.ones(rows, texts, dtype=torch.float64))
+        drawn = torch.randint(texts, (rows, texts), generator=generator, device="cpu")
+        times = torch.zeros(rows, texts, dtype=torch.float64, device="cpu")
+        times.scatter_add_(1, drawn, torch.ones(rows, texts, dtype=torch.float64, device="cpu"))
         means.append((times @ filled) / (times @ defined))  # NaN if no text was drawn that counts
     every = torch.cat(means)
     tail = (1 - level) / 2
-    bounds = every.nanquantile(torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)
+    ends = torch.tensor([tail, 1 - tail], dtype=torch.float64, device="cpu")
+    bounds = every.nanquantile(ends, dim=0)
     return bounds[0], bounds[1]
 
 

@@ -113,10 +113,10 @@ class Checked:
 
     def _compare(self, way: Pull, x: Tensor) -> None:
         """States and the gradient of the first one are those of ``encode``."""
-        first, at = x[:1], torch.zeros(1, dtype=torch.long)
+        first, at = x[:1], torch.zeros(1, dtype=torch.long, device=x.device)
         with torch.enable_grad():
             leaf = first.detach().requires_grad_()
-            h = self.encode(leaf, torch.ones(first.shape[:2], dtype=torch.bool))
+            h = self.encode(leaf, torch.ones(first.shape[:2], dtype=torch.bool, device=x.device))
             vector = torch.ones_like(h[0, 0])
             (grad,) = torch.autograd.grad(h[0, 0], leaf, vector)
         states = _expect(way.states, "pull(x).states", (len(x), x.shape[1], h.shape[-1]))
@@ -215,7 +215,8 @@ class Checked:
         with torch.no_grad():
             h = self.encode(self.embed(tokens), mask)
             a = self.attend(h, mask)
-            other = torch.randn(h.shape, generator=torch.Generator().manual_seed(0)).to(h)
+            generator = torch.Generator().manual_seed(0)
+            other = torch.randn(h.shape, generator=generator, device="cpu").to(h)
             changed = self.decode(10 * other, a, mask)
             return not torch.equal(changed, self.decode(h, a, mask))
 

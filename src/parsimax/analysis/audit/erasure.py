@@ -60,17 +60,17 @@ def erasure(
     if not fractions or any(not 0 < q <= 1 for q in fractions):
         raise ValueError(f"fractions must lie in (0, 1], got {list(fractions)!r}")
     generator = torch.Generator().manual_seed(seed)
-    ties = [torch.randperm(len(row), generator=generator) for row in rows]
+    ties = [torch.randperm(len(row), generator=generator, device="cpu") for row in rows]
     named: dict[str, Sequence[Tensor]] = dict(rankings)
     named["random"] = [
-        torch.rand(len(row), generator=generator, dtype=torch.float64) for row in rows
+        torch.rand(len(row), generator=generator, dtype=torch.float64, device="cpu") for row in rows
     ]
     # many of these subsets are the same, so each is predicted once
     where: dict[tuple[int, bytes], int] = {}
     subsets: list[Tokens] = []
     needed: dict[str, Tensor] = {}
     for name, scores in named.items():
-        index = torch.full((len(rows), len(fractions), 2), -1, dtype=torch.long)
+        index = torch.full((len(rows), len(fractions), 2), -1, dtype=torch.long, device="cpu")
         for t, row in enumerate(rows):
             if not bool(scores[t].isfinite().all()):
                 continue

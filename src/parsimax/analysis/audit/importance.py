@@ -89,7 +89,7 @@ def to_prediction(
         leave = leave_out_inputs if source == "inputs" else leave_out_hidden
         return leave(model, rows, method, progress=progress, stage=stage)
     lengths = [len(row) for row in rows]
-    found: list[Tensor] = [torch.empty(0)] * len(rows)
+    found: list[Tensor] = [torch.empty(0, device="cpu")] * len(rows)
     report = Reporter(progress, stage, len(rows))
     for index in batches(lengths, model.footprint(rows), model.memory, most=model.most):
         tokens, mask = model.batch([rows[i] for i in index])
@@ -114,13 +114,14 @@ def to_states(
         raise ValueError("a choice of states is not supported by leave-one-out")
     lengths = [len(row) for row in rows]
     wanted = lengths if states is None else [len(s) for s in states]
-    found: list[Tensor] = [torch.empty(0)] * len(rows)
+    found: list[Tensor] = [torch.empty(0, device="cpu")] * len(rows)
     footprint = model.footprint(rows)
     report = Reporter(progress, stage, len(rows))
     if model.pulls and not isinstance(method, LeaveOneOut):
         for index in _alike(lengths, states, footprint, model.memory):
             tokens, _ = model.batch([rows[i] for i in index])
-            at = torch.arange(lengths[index[0]]) if states is None else states[index[0]]
+            every = torch.arange(lengths[index[0]], device="cpu")
+            at = every if states is None else states[index[0]]
             most = footprint.rows(tokens.shape[1], model.memory)
             values = pulled_gradients(model, tokens, at, method, most).double()
             for i, value in zip(index, values, strict=True):

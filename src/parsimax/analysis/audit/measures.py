@@ -109,7 +109,7 @@ def _overlap(attention: Sequence[Tensor], values: Sequence[Tensor], k: int) -> C
             reason = ""
         reasons.append(reason)
         numbers.append(math.nan if reason else top_k_overlap(a, v, k))
-    return Column(torch.tensor(numbers, dtype=torch.float64), tuple(reasons))
+    return Column(torch.tensor(numbers, dtype=torch.float64, device="cpu"), tuple(reasons))
 
 
 def chance_of_overlap(attention: Sequence[Tensor], k: int) -> float:
@@ -123,7 +123,7 @@ def dispersion(attention: Sequence[Tensor], importances: Mapping[str, Sequence[T
     columns = {Measure("entropy", "attention"): _entropies(attention)}
     for name, values in importances.items():
         columns[Measure("entropy", name)] = _entropies(values)
-    density = torch.tensor([float((a > 0).double().mean()) for a in attention])
+    density = torch.tensor([float((a > 0).double().mean()) for a in attention], device="cpu")
     columns[Measure("density", "attention")] = Column.of(density)
     return columns
 
@@ -131,7 +131,7 @@ def dispersion(attention: Sequence[Tensor], importances: Mapping[str, Sequence[T
 def _entropies(values: Sequence[Tensor]) -> Column:
     numbers = [float(normalised_entropy(v.double())) for v in values]
     reasons = [_no_entropy(v, h) for v, h in zip(values, numbers, strict=True)]
-    return Column(torch.tensor(numbers, dtype=torch.float64), tuple(reasons))
+    return Column(torch.tensor(numbers, dtype=torch.float64, device="cpu"), tuple(reasons))
 
 
 def _no_entropy(values: Tensor, found: float) -> str:
@@ -156,7 +156,7 @@ def contextualisation(influence: Sequence[Tensor], states: Sequence[Tensor], nam
         total = values.sum(-1)
         moved = total > 0  # a state that no input moves has no distribution
         part = values[moved] / total[moved, None]
-        own = part[torch.arange(len(part)), which[moved]]
+        own = part[torch.arange(len(part), device="cpu"), which[moved]]
         reasons.append("" if len(part) else "no input moves any hidden state")
         if not bool(part.isfinite().all()):
             reasons[-1] = "not finite"
@@ -166,7 +166,9 @@ def contextualisation(influence: Sequence[Tensor], states: Sequence[Tensor], nam
         first = part.max(-1).values == own if good else own
         firsts.append(float(first.double().mean()) if good else math.nan)
     return {
-        Measure(measure, subject): Column(torch.tensor(v, dtype=torch.float64), tuple(reasons))
+        Measure(measure, subject): Column(
+            torch.tensor(v, dtype=torch.float64, device="cpu"), tuple(reasons)
+        )
         for measure, v in (("entropy", entropies), ("own_share", shares), ("own_first", firsts))
     }
 
@@ -219,6 +221,6 @@ def adversaries(found: Adversarial, subject: str, attention: Sequence[Tensor]) -
     columns: Columns = {}
     for name, values in numbers.items():
         reasons = none if name in ("jsd", "prediction_moved") else narrow
-        left_out = torch.tensor([bool(reason) for reason in reasons])
+        left_out = torch.tensor([bool(reason) for reason in reasons], device="cpu")
         columns[Measure(name, subject)] = Column(values.masked_fill(left_out, math.nan), reasons)
     return columns

@@ -47,7 +47,7 @@ def quality(predictions: Tensor, labels: Sequence[int | None]) -> Quality:
             raise ValueError(
                 f"the label of a text must be an int from 0 to {classes - 1} or None, got {label!r}"
             )
-    truth = torch.tensor([labels[i] for i in known], dtype=torch.long)
+    truth = torch.tensor([labels[i] for i in known], dtype=torch.long, device="cpu")
     auc = math.nan
     if not known:
         notes.append("No text has a label: accuracy is not known.")

@@ -49,7 +49,7 @@ def kendall_tau(
     if len(x) != len(y):
         raise ValueError(f"x and y must have as many vectors, got {len(x)} and {len(y)}")
     count = len(x)
-    results = torch.full((3, count), math.nan, dtype=torch.float64)
+    results = torch.full((3, count), math.nan, dtype=torch.float64, device="cpu")
     reasons = [""] * count
     todo = []
     for i, (u, v) in enumerate(zip(x, y, strict=True)):
@@ -73,7 +73,7 @@ def kendall_tau(
                 break
             stop += 1
         index = todo[start:stop]
-        lengths = torch.tensor([len(x[i]) for i in index])
+        lengths = torch.tensor([len(x[i]) for i in index], device="cpu")
         u, v = _ranks([x[i] for i in index], lengths), _ranks([y[i] for i in index], lengths)
         results[:, index] = torch.stack(_batched(u, v, lengths, memory))
         start = stop
@@ -164,7 +164,7 @@ def _concordance(u: Tensor, v: Tensor, lengths: Tensor, memory: int) -> Tensor:
     """C − D. Padding comes last in both and so agrees with every token, which is subtracted."""
     count, length = u.shape
     block = max(1, min(length, memory // (12 * count * length), _EXACT // length))
-    total = torch.zeros(count, dtype=torch.float64)
+    total = torch.zeros(count, dtype=torch.float64, device="cpu")
     for start in range(0, length, block):
         rows = slice(start, start + block)
         signs = [(r[:, rows, None] - r[:, None, :]).clamp_(-1, 1).flatten(1) for r in (u, v)]
@@ -175,7 +175,7 @@ def _concordance(u: Tensor, v: Tensor, lengths: Tensor, memory: int) -> Tensor:
 
 def _ties(ranks: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Over groups of t tied entries: Σ t(t−1)/2, Σ t(t−1)(t−2), Σ t(t−1)(2t+5)."""
-    inside = (torch.arange(ranks.shape[1]) < lengths[:, None]).double()
+    inside = (torch.arange(ranks.shape[1], device="cpu") < lengths[:, None]).double()
     t = torch.zeros_like(inside).scatter_add_(1, ranks.long(), inside)
     return (
         (t * (t - 1) / 2).sum(-1),

@@ -36,7 +36,7 @@ def predict_rows(
                 a = pad_values([weights[i] for i in index]).to(h)
             y = model.decode(h, a, mask).double().cpu()
         if found is None:
-            found = torch.empty(len(rows), y.shape[1], dtype=torch.float64)
+            found = torch.empty(len(rows), y.shape[1], dtype=torch.float64, device="cpu")
         found[index] = y
         report.add(len(index))
     assert found is not None
@@ -75,7 +75,10 @@ def leave_out_inputs(
                 if base is not None:
                     weights.append(_without(base[t], i, method))
         if not shorter:
-            return [torch.full((len(row),), float("nan"), dtype=torch.float64) for row in rows]
+            return [
+                torch.full((len(row),), float("nan"), dtype=torch.float64, device="cpu")
+                for row in rows
+            ]
         without = predict_rows(
             model,
             shorter,
@@ -85,9 +88,8 @@ def leave_out_inputs(
         )
         moved = _rounded(total_variation(without, whole[texts]), model.dtype)
         return _split(moved, rows, defined=method.removal == "replace")
-    index = torch.repeat_interleave(
-        torch.arange(len(rows)), torch.tensor([len(row) for row in rows])
-    )
+    lengths = torch.tensor([len(row) for row in rows], device="cpu")
+    index = torch.repeat_interleave(torch.arange(len(rows), device="cpu"), lengths)
     moved = _rounded(total_variation(without, whole[index]), model.dtype)
     return _split(moved, rows, defined=True)
 
@@ -106,7 +108,7 @@ def leave_out_hidden(
     lengths = [len(row) for row in rows]
     footprint = model.footprint(rows)
     report = Reporter(progress, stage, len(rows))
-    found = [torch.full((n,), float("nan"), dtype=torch.float64) for n in lengths]
+    found = [torch.full((n,), float("nan"), dtype=torch.float64, device="cpu") for n in lengths]
     for index in batches(lengths, footprint, model.memory, most=model.most):
         with torch.no_grad():
             tokens, mask = model.batch([rows[i] for i in index])
@@ -120,7 +122,7 @@ def leave_out_hidden(
                 total_variation(_predict_without(model, h, a, mask, method, t, g), y[t]).cpu()
                 for t, g in zip(torch.split(text, size), torch.split(gone, size), strict=True)
             ]
-        moved = torch.cat(left) if left else torch.empty(0, dtype=torch.float64)
+        moved = torch.cat(left) if left else torch.empty(0, dtype=torch.float64, device="cpu")
         moved = _rounded(moved, model.dtype)
         start = 0
         for row, i in enumerate(index):
@@ -214,7 +216,7 @@ def _rounded(moved: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _weights(model: Checked, rows: Sequence[Tokens]) -> list[Tensor]:
-    found: list[Tensor] = [torch.empty(0)] * len(rows)
+    found: list[Tensor] = [torch.empty(0, device="cpu")] * len(rows)
     lengths = [len(row) for row in rows]
     for index in batches(lengths, model.footprint(rows), model.memory, most=model.most):
         _, a, _ = model.predict([rows[i] for i in index])
@@ -256,7 +258,8 @@ def _predict_zeroed(
         with torch.no_grad():
             tokens, mask = model.batch([rows[t] for t, _ in chosen])
             x = model.embed(tokens).clone()
-            x[torch.arange(len(chosen)), torch.tensor([i for _, i in chosen])] = 0.0
+            gone = torch.tensor([i for _, i in chosen], device="cpu")
+            x[torch.arange(len(chosen), device="cpu"), gone] = 0.0
             h = model.encode(x, mask)
             if base is None:
                 a = model.attend(h, mask)
@@ -264,7 +267,7 @@ def _predict_zeroed(
                 a = pad_values([_without(base[t], i, method) for t, i in chosen]).to(h)
             y = model.decode(h, a, mask).double().cpu()
         if found is None:
-            found = torch.empty(len(flat), y.shape[1], dtype=torch.float64)
+            found = torch.empty(len(flat), y.shape[1], dtype=torch.float64, device="cpu")
         found[index] = y
         report.add(len(index))
     assert found is not None
@@ -276,7 +279,7 @@ def _split(flat: Tensor, rows: Sequence[Tokens], *, defined: bool) -> list[Tenso
     found, start = [], 0
     for row in rows:
         if len(row) == 1 and not defined:
-            found.append(torch.full((1,), float("nan"), dtype=torch.float64))
+            found.append(torch.full((1,), float("nan"), dtype=torch.float64, device="cpu"))
             continue
         found.append(flat[start : start + len(row)].clone())
         start += len(row)

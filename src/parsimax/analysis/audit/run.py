@@ -273,9 +273,9 @@ def _drawn(rows: Sequence[Tensor] | Sequence[object], count: int | None, seed: i
     for i, row in enumerate(rows):
         n = len(row)  # type: ignore[arg-type]
         if count is None or n <= count:
-            drawn.append(torch.arange(n))
+            drawn.append(torch.arange(n, device="cpu"))
         else:
-            every = torch.randperm(n, generator=generator_of(seed, i))
+            every = torch.randperm(n, generator=generator_of(seed, i), device="cpu")
             drawn.append(every[:count].sort().values)
     return drawn
 

@@ -44,15 +44,17 @@ def swaps(
     """Jain & Wallace's permutations, and uniform weights without training again."""
     if permutations < 1:
         raise ValueError(f"permutations must be positive, got {permutations!r}")
-    found = torch.empty(4, len(rows), dtype=torch.float64)
+    found = torch.empty(4, len(rows), dtype=torch.float64, device="cpu")
     uniform_predictions: Tensor | None = None
     report = Reporter(progress, "permutations", len(rows))
     for part in encoded(model, rows, permutations, model.most):
         texts, length = part.mask.shape
-        keys = torch.full((texts, permutations, length), 2.0)  # padding stays last
+        keys = torch.full((texts, permutations, length), 2.0, device="cpu")  # padding stays last
         for row, i in enumerate(part.index):
             n = len(rows[i])
-            keys[row, :, :n] = torch.rand(permutations, n, generator=generator_of(seed, i))
+            keys[row, :, :n] = torch.rand(
+                permutations, n, generator=generator_of(seed, i), device="cpu"
+            )
         order = keys.argsort(-1).to(model.device)
         shuffled = part.a[:, None].expand(-1, permutations, -1).gather(-1, order)
         y = part.y.double()
@@ -69,7 +71,9 @@ def swaps(
         ]
         found[:, part.index] = torch.stack(values).cpu()
         if uniform_predictions is None:
-            uniform_predictions = torch.empty(len(rows), y.shape[1], dtype=torch.float64)
+            uniform_predictions = torch.empty(
+                len(rows), y.shape[1], dtype=torch.float64, device="cpu"
+            )
         uniform_predictions[part.index] = flat.cpu()
         report.add(len(part.index))
     assert uniform_predictions is not None

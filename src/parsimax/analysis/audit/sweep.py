@@ -110,9 +110,9 @@ class Point:
         """From the JSON of an audit."""
         values = {}
         for key, column in audit["columns"].items():
-            whole = torch.full((audit["texts"],), math.nan, dtype=torch.float64)
+            whole = torch.full((audit["texts"],), math.nan, dtype=torch.float64, device="cpu")
             numbers = [math.nan if v is None else v for v in column["values"]]
-            whole[list(audit["kept"])] = torch.tensor(numbers, dtype=torch.float64)
+            whole[list(audit["kept"])] = torch.tensor(numbers, dtype=torch.float64, device="cpu")
             values[key] = whole
         return cls(values=values, **facts)
 
@@ -236,23 +236,25 @@ class Sweep:
         if len({p.place.value for p in points}) < 3:
             return None
         table = torch.stack([p.values[key] for p in points], 1)  # (N, M)
-        strength = torch.tensor([p.place.strength for p in points], dtype=torch.float64)
+        strength = torch.tensor(
+            [p.place.strength for p in points], dtype=torch.float64, device="cpu"
+        )
         generator = torch.Generator().manual_seed(seed)
         means = [table.nanmean(0)]
         for _ in range(resamples):
-            drawn = torch.randint(len(table), (len(table),), generator=generator)
+            drawn = torch.randint(len(table), (len(table),), generator=generator, device="cpu")
             means.append(table[drawn].nanmean(0))
         found = kendall_tau([strength] * len(means), means).tau
         whole, drawn_taus = float(found[0]), found[1:]
         drawn_taus = drawn_taus[~drawn_taus.isnan()]
         seeds = dict[int, float]()
         for number in sorted({p.seed for p in points}):
-            own = torch.tensor([p.seed == number for p in points])
+            own = torch.tensor([p.seed == number for p in points], device="cpu")
             if len(set(strength[own].tolist())) >= 3:
                 seeds[number] = float(kendall_tau([strength[own]], [means[0][own]]).tau[0])
         if not len(drawn_taus):
             return Trend(whole, math.nan, math.nan, math.nan, len(points), seeds)
-        ends = drawn_taus.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64))
+        ends = drawn_taus.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64, device="cpu"))
         same = float((drawn_taus.sign() == math.copysign(1.0, whole)).double().mean())
         return Trend(whole, float(ends[0]), float(ends[1]), same, len(points), seeds)
 

@@ -109,7 +109,8 @@ def _compare(
     seen, unseen = (slice(0, None, 2), slice(1, None, 2)) if held_out else (slice(None),) * 2
     for_matching = _likeness(one[seen], two[seen])
     likeness = _likeness(one[unseen], two[unseen])
-    same_layer = torch.eye(layers).repeat_interleave(heads, 0).repeat_interleave(heads, 1).bool()
+    layer = torch.arange(layers * heads, device="cpu") // heads
+    same_layer = layer[:, None] == layer
     may_match = same_layer if within == "layer" else torch.ones_like(same_layer)
     # What may not be matched costs more than all that may.
     cost = torch.where(may_match, 1 - for_matching.nan_to_num(0.0), 2.0 * layers * heads)
@@ -122,7 +123,7 @@ def _compare(
         )
         for a, b in enumerate(partners)
     )
-    alike = torch.tensor([value for _, _, value in pairs], dtype=torch.float64)
+    alike = torch.tensor([value for _, _, value in pairs], dtype=torch.float64, device="cpu")
     return Agreement(
         module=module,
         first=first,
@@ -150,4 +151,4 @@ def _likeness(one: Sequence[Sentence], two: Sequence[Sentence]) -> Tensor:
         both = (live_p[:, None] & live_q[None]).double()
         total = total + (alike * both).sum(-1)
         queries = queries + both.sum(-1)
-    return torch.as_tensor(total) / torch.as_tensor(queries)
+    return torch.as_tensor(total, device="cpu") / torch.as_tensor(queries, device="cpu")

@@ -44,7 +44,7 @@ def histogram(alphas: Tensor, bins: int = 20) -> tuple[Tensor, Tensor]:
             f"alphas: expected numbers of at least 1, got {values.min().item():g} as the smallest"
         )
     top = max(2.0, float(values.max()))
-    edges = torch.linspace(1.0, top, bins + 1, dtype=torch.float64)
+    edges = torch.linspace(1.0, top, bins + 1, dtype=torch.float64, device=values.device)
     places = torch.bucketize(values, edges, right=True).clamp(1, bins) - 1
     return torch.bincount(places, minlength=bins), edges
 
@@ -59,7 +59,7 @@ def trajectories(lines: Iterable[Mapping[str, Any]]) -> dict[str, Trajectory]:
         if "alphas" not in line:
             continue
         for module, values in line["alphas"].items():
-            alphas = torch.as_tensor(values, dtype=torch.float64)
+            alphas = torch.as_tensor(values, dtype=torch.float64, device="cpu")
             earlier = found.setdefault(module, {})
             shape = next(iter(earlier.values())).shape if earlier else alphas.shape
             if alphas.dim() != 2 or alphas.shape != shape:
@@ -71,7 +71,7 @@ def trajectories(lines: Iterable[Mapping[str, Any]]) -> dict[str, Trajectory]:
     return {
         module: Trajectory(
             module=module,
-            steps=torch.tensor(sorted(by_step)),
+            steps=torch.tensor(sorted(by_step), device="cpu"),
             alphas=torch.stack([by_step[step] for step in sorted(by_step)]),
         )
         for module, by_step in found.items()

@@ -124,7 +124,7 @@ def check(record: AttentionRecord, where: str = "record") -> Sentence:
 def _allowed(record: AttentionRecord, where: str) -> Tensor:
     shape = record.weights.shape[-2:]
     if record.allowed is None:
-        return torch.ones(shape, dtype=torch.bool)
+        return torch.ones(shape, dtype=torch.bool, device="cpu")
     if record.allowed.dtype != torch.bool or record.allowed.shape != shape:
         raise ValueError(
             f"{where}: allowed must be bool {tuple(shape)}, got {record.allowed.dtype} "

@@ -117,7 +117,7 @@ class Pool:
         records = self._kept.get("any", [])
         if len(records) < 2:
             return None
-        lengths = torch.tensor([len(record.tokens) for record in records])
+        lengths = torch.tensor([len(record.tokens) for record in records], device="cpu")
         shares = torch.stack([_densities(record) for record in records])  # (n, layer, head)
         similar = (lengths[:, None] - lengths[None]).abs() <= _SIMILAR
         best, found = 0.0, None

@@ -127,7 +127,7 @@ class _Side:
     def __init__(self, tokens: Sequence[Sequence[str]], mask: Tensor | None, name: str) -> None:
         self.name = name
         if mask is None:
-            self.places = [torch.arange(len(each)) for each in tokens]
+            self.places = [torch.arange(len(each), device="cpu") for each in tokens]
             self.tokens = [tuple(each) for each in tokens]
             return
         if mask.dim() != 2 or len(mask) != len(tokens):
@@ -158,7 +158,7 @@ def _own(
         module = "decoder" if causal else module
     for each, tokens in zip(cut, side.tokens, strict=True):
         size = len(tokens)
-        allowed = torch.ones(size, size, dtype=torch.bool).tril() if causal else None
+        allowed = torch.ones(size, size, dtype=torch.bool, device="cpu").tril() if causal else None
         yield AttentionRecord(tokens, each, module, allowed=allowed)
 
 

@@ -102,7 +102,9 @@ def asks(
     record: AttentionRecord, interrogatives: Collection[str], marks: Marks, *, question: bool
 ) -> Tensor:
     """The relation of interrogative words to question marks, or to the end of a statement."""
-    found = torch.zeros(len(record.query_tokens), len(record.tokens), dtype=torch.bool)
+    found = torch.zeros(
+        len(record.query_tokens), len(record.tokens), dtype=torch.bool, device="cpu"
+    )
     ends = question_marks(record, marks)
     if bool(ends) != question:
         return found

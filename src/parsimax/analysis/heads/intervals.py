@@ -19,8 +19,8 @@ def resampled(sums: Tensor, counts: Tensor, *, resamples: int = 1000, seed: int 
     """
     number = len(counts)
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(number, (resamples, number), generator=generator)
-    times = torch.zeros(resamples, number, dtype=torch.float64)
+    drawn = torch.randint(number, (resamples, number), generator=generator, device="cpu")
+    times = torch.zeros(resamples, number, dtype=torch.float64, device="cpu")
     times.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.float64))
     totals = times @ sums.double().reshape(number, -1)
     means = totals / (times @ counts.double().reshape(number, -1))
@@ -32,6 +32,6 @@ def interval(means: Tensor, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: expected a number between 0 and 1, got {confidence:g}")
     tail = (1 - confidence) / 2
-    ends = torch.tensor([tail, 1 - tail], dtype=torch.float64)
+    ends = torch.tensor([tail, 1 - tail], dtype=torch.float64, device="cpu")
     low, high = means.nanquantile(ends, dim=0)
     return low, high

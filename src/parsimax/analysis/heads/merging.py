@@ -89,8 +89,8 @@ class MergingMeasure:
 
     def _mean(self, total: Tensor | float, count: int) -> Tensor:
         if count == 0:
-            return torch.full(self._shape, math.nan, dtype=torch.float64)
-        return torch.as_tensor(total, dtype=torch.float64).expand(self._shape) / count
+            return torch.full(self._shape, math.nan, dtype=torch.float64, device="cpu")
+        return torch.as_tensor(total, dtype=torch.float64, device="cpu").expand(self._shape) / count
 
 
 def _score(inside: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class Positional:
         """(layer, head) each: the offset a head looks at most, and its confidence there."""
         known = self.confidence.nan_to_num(-1.0)
         confidence, place = known.max(-1)
-        return torch.tensor(self.offsets)[place], confidence
+        return torch.tensor(self.offsets, device="cpu")[place], confidence
 
     def heads(self, threshold: float = 0.9) -> list[tuple[Head, int, float]]:
         """Heads with at least this confidence at some offset, and which; the surest first."""
@@ -74,7 +74,7 @@ class PositionalMeasure:
         self._mass: Tensor | None = None
         self._top: Tensor | None = None
         self._counts: Tensor | None = None
-        self._queries = torch.zeros(len(offsets), dtype=torch.long)
+        self._queries = torch.zeros(len(offsets), dtype=torch.long, device="cpu")
 
     def add(self, sentence: Sentence) -> None:
         """Take one sentence in."""
@@ -84,7 +84,7 @@ class PositionalMeasure:
         length = weights.shape[-1]
         shape = (*weights.shape[:2], len(self.offsets))
         mass, top = weights.new_zeros(shape), weights.new_zeros(shape)
-        counts = torch.zeros(shape, dtype=torch.long)
+        counts = torch.zeros(shape, dtype=torch.long, device="cpu")
         for place, offset in enumerate(self.offsets):
             if abs(offset) >= length:
                 continue

@@ -66,9 +66,9 @@ def token_relation(key: TokenPredicate, query: TokenPredicate | None = None) -> 
     """The relation of tokens that satisfy ``key`` to queries that satisfy ``query``."""
 
     def relation(record: AttentionRecord) -> Tensor:
-        keys = torch.tensor([bool(key(token)) for token in record.tokens])
+        keys = torch.tensor([bool(key(token)) for token in record.tokens], device="cpu")
         queries = torch.tensor(
-            [query is None or bool(query(token)) for token in record.query_tokens]
+            [query is None or bool(query(token)) for token in record.query_tokens], device="cpu"
         )
         return queries[:, None] & keys
 
