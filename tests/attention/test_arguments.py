@@ -15,6 +15,8 @@ from parsimax.attention import fused, tiled, visibility
 from parsimax.attention.inputs import check_scale
 
 Q, K, V = torch.zeros(2, 4, 3, 8), torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 5, 6)
+NESTED = torch.nested.nested_tensor([K[0], V[0]])  # has no shape
+EIGHT_BITS = torch.float8_e4m3fn
 ONE = {"q": Q[0, 0], "k": K[0, 0], "v": V[0, 0]}  # without batch and heads
 
 
@@ -34,6 +36,11 @@ TYPE_ERRORS: list[tuple[str, dict[str, Any]]] = [
     ("alpha must be a number or a tensor, got None", {"alpha": None}),
     ("alpha must have a floating-point dtype", {"alpha": torch.tensor([1, 2, 1, 1])}),
     ("mapping must be text", {"mapping": torch.softmax}),
+    ("q must have a dtype of 16, 32 or 64 bits, got torch.float8", {"q": Q.to(EIGHT_BITS)}),
+    ("k must be a dense tensor, got layout torch.sparse_coo", {"k": K.to_sparse()}),
+    ("v must be a dense tensor, got a nested one", {"v": NESTED}),
+    ("attn_mask must be a dense tensor, got a nested one", {"attn_mask": NESTED}),
+    ("attn_mask .* got layout torch.sparse_coo", {"attn_mask": torch.ones(3, 5).to_sparse()}),
 ]
 VALUE_ERRORS: list[tuple[str, dict[str, Any]]] = [
     ("must be on one device, got q on cpu, k on meta", {"k": K.to("meta")}),

@@ -20,11 +20,18 @@ def check_scores(z: object, name: str = "z") -> Tensor:
         raise TypeError(
             f"{name} must have a floating-point dtype, got {z.dtype}; use {name}.float()"
         )
-    if z.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got layout {z.layout}; use to_dense()")
+    check_dense(z, name)
     if z.ndim == 0:
         raise ValueError(f"{name} must have at least one dimension, got a scalar tensor")
     return z
+
+
+def check_dense(x: Tensor, name: str) -> None:
+    """No sparse or nested tensor: those fail somewhere later, or have no shape to speak of."""
+    if x.is_nested:
+        raise TypeError(f"{name} must be a dense tensor, got a nested one; use to_padded_tensor()")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}; use to_dense()")
 
 
 def check_dim(dim: object, ndim: int) -> int:

@@ -7,6 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from parsimax._core.validation import check_dense
+
+# others, of 8 bits, come with scales of their own
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
 
 def scores_shape(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> torch.Size:
     """The shape (..., Lq, Lk) that the scores will have, once q, k and v are found to fit.
@@ -48,11 +53,14 @@ def with_lead_of(q: Tensor, v: Tensor, shape: torch.Size, enable_gqa: bool) -> T
 
 
 def check_tensor(name: str, x: object) -> None:
-    """A floating-point tensor."""
+    """A dense tensor of floating-point numbers that attention computes with."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
     if not x.is_floating_point():
         raise TypeError(f"{name} must have a floating-point dtype, got {x.dtype}")
+    if x.dtype not in _DTYPES:
+        raise TypeError(f"{name} must have a dtype of 16, 32 or 64 bits, got {x.dtype}")
+    check_dense(x, name)
 
 
 def check_devices(**tensors: Tensor | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import check_choice, check_values, values_readable
+from parsimax._core.validation import check_choice, check_dense, check_values, values_readable
 
 ALIGNMENTS = ("top-left", "bottom-right")
 _FAR = 1 << 62  # further than any position, and what a tensor of integers can hold
@@ -25,6 +25,7 @@ def split_mask(attn_mask: object, shape: torch.Size) -> tuple[Tensor | None, Ten
             "attn_mask must be bool (True = may be seen) or floating-point (added to the scores), "
             f"got {attn_mask.dtype}"
         )
+    check_dense(attn_mask, "attn_mask")
     if not fits(attn_mask.shape, shape):
         raise ValueError(
             f"attn_mask must broadcast to the scores {tuple(shape)}, got shape "
