@@ -286,3 +286,16 @@ def test_a_mask_of_whole_numbers_is_not_added_to_scores(family: str) -> None:
     inputs[name] = torch.ones(length, length).tril().long().expand(3, 1, -1, -1)
     with pytest.raises(TypeError, match=r"attention_mask must be bool.*int64; use .bool\(\)"):
         model(**inputs)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "t5", "bart"])
+def test_a_mask_of_three_dimensions_is_not_left_out(family: str) -> None:
+    model = px.huggingface.enable(make(family))
+    inputs, _ = batch(family)
+    ids = labels(inputs)
+    name = "decoder_attention_mask" if family in PAIRS else "attention_mask"
+    length = ids.shape[1]
+    inputs[name] = torch.ones(length, length).tril().bool().expand(3, -1, -1)
+    shape = rf"\(3, {length}, {length}\)"
+    with pytest.raises(ValueError, match=rf"attention_mask must have .*{shape}; .*mask\[:, None\]"):
+        model(**inputs)

@@ -278,8 +278,13 @@ def _padding(
     kv_length: int = 0, kv_offset: int = 0, attention_mask: Tensor | None = None, **_: Any
 ) -> Tensor | None:
     """(B, 1, 1, Lk), True for words; what a mask is too short for is padding."""
-    if attention_mask is None or attention_mask.ndim != 2:
+    if attention_mask is None:
         return None
+    if attention_mask.ndim != 2:  # what follows would not look at it
+        raise ValueError(
+            "attention_mask must have shape (B, keys), or (B, 1 or heads, queries, keys), got "
+            f"{tuple(attention_mask.shape)}; a mask of queries and keys is written mask[:, None]"
+        )
     missing = max(0, kv_offset + kv_length - attention_mask.shape[1])
     mask = F.pad(attention_mask.bool(), (0, missing))
     return mask[:, None, None, kv_offset : kv_offset + kv_length]
