@@ -134,6 +134,24 @@ def _one_more() -> Any:
     return model
 
 
+class _Pool(nn.Module):
+    """Attends, and does not say so in its name."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(states, states, states)
+
+
+class _AttentivePool(nn.Module):
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(states @ states.mT, -1) @ states
+
+
+def _beside(pool: type[nn.Module]) -> Any:
+    model = make("bert")
+    model.after = nn.Sequential(nn.Linear(16, 16), pool())
+    return model
+
+
 def _unknown() -> Any:
     return hf.BloomForCausalLM(hf.BloomConfig(vocab_size=9, hidden_size=8, n_layer=1, n_head=2))
 
@@ -146,6 +164,8 @@ def _unknown() -> Any:
         (_own_forward, "model.decoder.layers.0.encoder_attn"),
         (_extended, "transformer.h.1.attn"),
         (_one_more, "pool"),
+        (lambda: _beside(_Pool), "after.1"),
+        (lambda: _beside(_AttentivePool), "after.1"),
         (_unknown, "transformer.h.0.self_attention"),
     ],
 )
@@ -155,6 +175,23 @@ def test_a_layer_that_would_be_missed_is_named(build: Any, name: str) -> None:
         px.huggingface.enable(model, learn_alpha=True)
     assert model.config._attn_implementation != "parsimax"
     assert not any("parsimax" in key for key in model.state_dict())
+
+
+def test_what_does_not_attend_may_stand_beside() -> None:
+    model = make("bert")
+    model.after = nn.Sequential(nn.Linear(16, 2), nn.Softmax(-1), nn.LSTM(2, 2))
+    assert len(px.huggingface.alphas(px.huggingface.enable(model))) == 2
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_enabled_where_no_gradients_are_wanted(mode: Any) -> None:
+    model = make("llama")
+    with mode():
+        px.huggingface.enable(model, learn_alpha=True)
+    inputs, _ = batch("llama")
+    model(**inputs, labels=inputs["input_ids"]).loss.backward()
+    grads = [p.grad for name, p in model.named_parameters() if "parsimax_alpha" in name]
+    assert all(grad is not None and grad.abs().min() > 0 for grad in grads)
 
 
 def test_a_layer_that_leaves_the_work_to_its_base() -> None:

@@ -65,7 +65,11 @@ BLOCKS: dict[str, tuple[Slot, ...]] = {
     **_bart("Marian"),
 }
 _ATTENTION = frozenset(slot.attention for slots in BLOCKS.values() for slot in slots)
-_LOOKS_LIKE_ATTENTION = re.compile("attention|attn", re.IGNORECASE)
+_LOOKS_LIKE_ATTENTION = re.compile("atten[dt]|attn", re.IGNORECASE)  # attends, attentive
+# what a forward calls that attends, whatever its class is called
+_ATTENDS = frozenset(
+    (_INTERFACE, "scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
+)
 
 
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -150,7 +154,7 @@ def _check_nothing_else(model: nn.Module, layers: dict[str, nn.Module]) -> None:
     """That no other module looks like attention."""
     ours = {id(part) for layer in layers.values() for part in layer.modules()}
     for name, module in model.named_modules():
-        if not _LOOKS_LIKE_ATTENTION.search(type(module).__name__) or id(module) in ours:
+        if id(module) in ours or not _looks_like_attention(module):
             continue
         if not any(id(part) in ours for part in module.modules()):
             raise _missed(
@@ -158,6 +162,13 @@ def _check_nothing_else(model: nn.Module, layers: dict[str, nn.Module]) -> None:
                 f"{type(module).__name__} is no attention layer that we know; supported are "
                 f"{SUPPORTED}",
             )
+
+
+def _looks_like_attention(module: nn.Module) -> bool:
+    """By the name of its class, or by what its forward calls."""
+    if _LOOKS_LIKE_ATTENTION.search(type(module).__name__):
+        return True
+    return any(not _ATTENDS.isdisjoint(_names(each)) for each in _forwards(module))
 
 
 def _missed(name: str, why: str) -> ValueError:
