@@ -276,6 +276,21 @@ def test_a_decoder_that_looks_both_ways(family: str, padded: bool) -> None:
     assert (one_way - own)[real].abs().max() > 0.05
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_an_encoder_that_is_told_to_look_back(family: str, padded: bool) -> None:
+    """What transformers leaves to the mask, and to layers without one."""
+    model = make(family)
+    inputs, real = batch(family)
+    if not padded:
+        inputs, real = {"input_ids": inputs["input_ids"]}, torch.ones_like(real)
+    with torch.no_grad():
+        own = model(**inputs, is_causal=True).logits
+        px.huggingface.enable(model, alpha=1.0)
+        ours = model(**inputs, is_causal=True).logits
+    assert (ours - own)[real].abs().max() < 2e-5
+
+
 @pytest.mark.parametrize("family", ["llama", "t5"])
 def test_a_mask_of_whole_numbers_is_not_added_to_scores(family: str) -> None:
     model = px.huggingface.enable(make(family))

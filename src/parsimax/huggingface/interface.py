@@ -265,8 +265,8 @@ def _layer_knows(
     **_: Any,
 ) -> bool:
     """Whether, but for padding, a window or what is later hides keys, and queries stand at them."""
-    if not getattr(config, "is_causal", True):
-        return False  # a decoder that is to look both ways: its layers know another window
+    if not allow_is_causal_skip and hasattr(config, "is_causal"):
+        return False  # to look both ways is not left to layers that are told otherwise
     if q_length is None or not isinstance(q_offset, int):
         return False
     if q_length != kv_length or q_offset != 0 or kv_offset != 0:
