@@ -314,3 +314,15 @@ def test_a_mask_of_three_dimensions_is_not_left_out(family: str) -> None:
     shape = rf"\(3, {length}, {length}\)"
     with pytest.raises(ValueError, match=rf"attention_mask must have .*{shape}; .*mask\[:, None\]"):
         model(**inputs)
+
+
+@pytest.mark.parametrize("length", [11, 14])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "bart"])
+def test_a_mask_of_other_keys(family: str, length: int) -> None:
+    """Of an encoder; the cache of a decoder says how many there are."""
+    model = px.huggingface.enable(make(family))
+    inputs, _ = batch(family)
+    inputs["attention_mask"] = torch.ones(3, length, dtype=torch.long)
+    inputs["attention_mask"][0, -1] = 0
+    with pytest.raises(ValueError, match=f"layer.*places for {length} keys, and there are 12"):
+        model(**inputs)

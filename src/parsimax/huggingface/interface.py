@@ -172,6 +172,7 @@ def attention_forward(
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         if causal and key.shape[-2] > queries:  # places of a static cache that are still empty
             key, value = key[..., :queries, :], value[..., :queries, :]
+            attention_mask = None if attention_mask is None else attention_mask[..., :queries]
         window = None if sliding_window is None else sliding_window - 1  # transformers counts self
     if attention_mask is not None:
         attention_mask = _of_these_keys(attention_mask, key, layer.name)
@@ -222,7 +223,11 @@ def _of_these_keys(mask: Tensor, key: Tensor, name: str) -> Tensor:
         raise TypeError(
             f"{name}: attention_mask must be bool or floating-point, got {mask.dtype}; use .bool()"
         )
-    mask = mask[..., : key.shape[-2]]
+    if mask.shape[-1] not in (1, key.shape[-2]):
+        raise ValueError(
+            f"{name}: attention_mask has places for {mask.shape[-1]} keys, and there are "
+            f"{key.shape[-2]}"
+        )
     return mask.bool() if padding else mask
 
 
