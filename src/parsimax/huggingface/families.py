@@ -64,7 +64,14 @@ BLOCKS: dict[str, tuple[Slot, ...]] = {
     **_bart("Bart"),
     **_bart("Marian"),
 }
-_ATTENTION = frozenset(slot.attention for slots in BLOCKS.values() for slot in slots)
+# what keeps its blocks in a list
+_STACKS = frozenset(
+    (
+        *("BertEncoder", "RobertaEncoder", "BartEncoder", "BartDecoder", "MarianEncoder"),
+        *("MarianDecoder", "ModernBertModel", "GPT2Model", "LlamaModel", "MistralModel"),
+        *("OPTDecoder", "T5Stack"),
+    )
+)
 _LOOKS_LIKE_ATTENTION = re.compile("atten[dt]|attn", re.IGNORECASE)  # attends, attentive
 # what a forward calls that attends, whatever its class is called
 _ATTENDS = frozenset(
@@ -138,16 +145,27 @@ def heads_of(layer: nn.Module) -> int:
 
 
 def _blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every block; all blocks of a stack must be of kinds we know."""
+    """Every block; all blocks of a stack must be of kinds we know, or have one inside."""
+    stacks = {
+        id(child)
+        for module in model.modules()
+        if _known(module, _STACKS) is not None
+        for child in module.children()
+    }
     for name, module in model.named_modules():
         if _known(module, BLOCKS) is not None:
             yield name, module
         elif isinstance(module, nn.ModuleList):
             children = {_join(name, key): unwrapped(each) for key, each in module.named_children()}
-            known = [key for key, each in children.items() if _known(each, BLOCKS) is not None]
+            known = [key for key, each in children.items() if _has_block(each)]
             for key, each in children.items():
-                if known and key not in known:
+                if key not in known and (known or id(module) in stacks):
                     raise _missed(key, f"{type(each).__name__} is no block that we know")
+
+
+def _has_block(module: nn.Module) -> bool:
+    """Whether it is one, or wraps one, as what computes activations again does."""
+    return any(_known(part, BLOCKS) is not None for part in module.modules())
 
 
 def _check_nothing_else(model: nn.Module, layers: dict[str, nn.Module]) -> None:
