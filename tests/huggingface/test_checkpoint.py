@@ -240,6 +240,30 @@ def test_learned_alphas_are_not_lost_in_silence(tmp_path: Path) -> None:
     assert set(px.huggingface.alphas(fixed)["transformer.h.0.attn"].tolist()) == {1.75}
 
 
+def test_layers_that_no_file_has(tmp_path: Path) -> None:
+    """Cross-attention that a decoder gets when it is put after an encoder starts anew."""
+    whole = {half: saved(half, tmp_path / half) for half in ("bert", "gpt2")}
+    paths = [str(tmp_path / half) for half in whole]
+    model = hf.EncoderDecoderModel.from_encoder_decoder_pretrained(*paths)
+    px.huggingface.enable(model, learn_alpha=True)
+    found = px.huggingface.alphas(model)
+    for half, prefix in (("bert", "encoder."), ("gpt2", "decoder.")):
+        for name, alpha in px.huggingface.alphas(whole[half]).items():
+            assert torch.equal(found.pop(prefix + name.removeprefix("bert.")), alpha)
+    assert [name.rpartition(".")[2] for name in found] == ["crossattention"] * 2
+    assert all(set(alpha.tolist()) == {1.5} for alpha in found.values())
+
+
+def test_layers_that_may_be_in_the_file_by_another_name(tmp_path: Path) -> None:
+    """transformers does not find them either; their alphas are not dropped in silence."""
+    config = hf.LlamaConfig(**SIZE)
+    model = px.huggingface.enable(hf.LlamaForQuestionAnswering(config), learn_alpha=True)
+    model.save_pretrained(tmp_path)
+    other = hf.LlamaForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"model\.layers\.0\.self_attn: found no saved alphas"):
+        px.huggingface.enable(other, learn_alpha=True)
+
+
 def test_files_that_are_gone(tmp_path: Path) -> None:
     saved("gpt2", tmp_path / "folder")
     model = hf.GPT2LMHeadModel.from_pretrained(tmp_path / "folder")

@@ -110,6 +110,12 @@ def _other_block() -> Any:
     return model
 
 
+def _other_blocks() -> Any:
+    model = make("t5")
+    model.decoder.block = nn.ModuleList([_Own(), _Own()])
+    return model
+
+
 def _own_forward() -> Any:
     model = make("bart")
     model.model.decoder.layers[0].encoder_attn.forward = lambda *args, **kwargs: (None, None)
@@ -134,6 +140,24 @@ def _one_more() -> Any:
     return model
 
 
+class _Pool(nn.Module):
+    """Attends, and does not say so in its name."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(states, states, states)
+
+
+class _AttentivePool(nn.Module):
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(states @ states.mT, -1) @ states
+
+
+def _beside(pool: type[nn.Module]) -> Any:
+    model = make("bert")
+    model.after = nn.Sequential(nn.Linear(16, 16), pool())
+    return model
+
+
 def _unknown() -> Any:
     return hf.BloomForCausalLM(hf.BloomConfig(vocab_size=9, hidden_size=8, n_layer=1, n_head=2))
 
@@ -143,9 +167,12 @@ def _unknown() -> Any:
     [
         (_replaced, "model.layers.1.self_attn"),
         (_other_block, "decoder.block.1"),
+        (_other_blocks, "decoder.block.0"),
         (_own_forward, "model.decoder.layers.0.encoder_attn"),
         (_extended, "transformer.h.1.attn"),
         (_one_more, "pool"),
+        (lambda: _beside(_Pool), "after.1"),
+        (lambda: _beside(_AttentivePool), "after.1"),
         (_unknown, "transformer.h.0.self_attention"),
     ],
 )
@@ -155,6 +182,40 @@ def test_a_layer_that_would_be_missed_is_named(build: Any, name: str) -> None:
         px.huggingface.enable(model, learn_alpha=True)
     assert model.config._attn_implementation != "parsimax"
     assert not any("parsimax" in key for key in model.state_dict())
+
+
+@pytest.mark.parametrize("wrapped", [[1], [0, 1]])
+def test_blocks_that_are_wrapped(wrapped: list[int]) -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    model = make("llama")
+    inputs, real = batch("llama")
+    own = model(**inputs).logits
+    for place in wrapped:
+        model.model.layers[place] = checkpoint_wrapper(model.model.layers[place])
+    px.huggingface.enable(model, alpha=1.0)
+    assert (model(**inputs).logits - own)[real].abs().max() < 2e-5
+    assert len(px.huggingface.alphas(px.huggingface.enable(model, learn_alpha=True))) == 2
+    model(**inputs, labels=inputs["input_ids"]).loss.backward()
+    grads = [p.grad for name, p in model.named_parameters() if "parsimax_alpha" in name]
+    assert all(grad is not None and grad.abs().min() > 0 for grad in grads)
+
+
+def test_what_does_not_attend_may_stand_beside() -> None:
+    model = make("bert")
+    model.after = nn.Sequential(nn.Linear(16, 2), nn.Softmax(-1), nn.LSTM(2, 2))
+    assert len(px.huggingface.alphas(px.huggingface.enable(model))) == 2
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_enabled_where_no_gradients_are_wanted(mode: Any) -> None:
+    model = make("llama")
+    with mode():
+        px.huggingface.enable(model, learn_alpha=True)
+    inputs, _ = batch("llama")
+    model(**inputs, labels=inputs["input_ids"]).loss.backward()
+    grads = [p.grad for name, p in model.named_parameters() if "parsimax_alpha" in name]
+    assert all(grad is not None and grad.abs().min() > 0 for grad in grads)
 
 
 def test_a_layer_that_leaves_the_work_to_its_base() -> None:

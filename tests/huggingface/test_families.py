@@ -276,6 +276,21 @@ def test_a_decoder_that_looks_both_ways(family: str, padded: bool) -> None:
     assert (one_way - own)[real].abs().max() > 0.05
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_an_encoder_that_is_told_to_look_back(family: str, padded: bool) -> None:
+    """What transformers leaves to the mask, and to layers without one."""
+    model = make(family)
+    inputs, real = batch(family)
+    if not padded:
+        inputs, real = {"input_ids": inputs["input_ids"]}, torch.ones_like(real)
+    with torch.no_grad():
+        own = model(**inputs, is_causal=True).logits
+        px.huggingface.enable(model, alpha=1.0)
+        ours = model(**inputs, is_causal=True).logits
+    assert (ours - own)[real].abs().max() < 2e-5
+
+
 @pytest.mark.parametrize("family", ["llama", "t5"])
 def test_a_mask_of_whole_numbers_is_not_added_to_scores(family: str) -> None:
     model = px.huggingface.enable(make(family))
@@ -285,4 +300,29 @@ def test_a_mask_of_whole_numbers_is_not_added_to_scores(family: str) -> None:
     length = ids.shape[1]
     inputs[name] = torch.ones(length, length).tril().long().expand(3, 1, -1, -1)
     with pytest.raises(TypeError, match=r"attention_mask must be bool.*int64; use .bool\(\)"):
+        model(**inputs)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "t5", "bart"])
+def test_a_mask_of_three_dimensions_is_not_left_out(family: str) -> None:
+    model = px.huggingface.enable(make(family))
+    inputs, _ = batch(family)
+    ids = labels(inputs)
+    name = "decoder_attention_mask" if family in PAIRS else "attention_mask"
+    length = ids.shape[1]
+    inputs[name] = torch.ones(length, length).tril().bool().expand(3, -1, -1)
+    shape = rf"\(3, {length}, {length}\)"
+    with pytest.raises(ValueError, match=rf"attention_mask must have .*{shape}; .*mask\[:, None\]"):
+        model(**inputs)
+
+
+@pytest.mark.parametrize("length", [11, 14])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "bart"])
+def test_a_mask_of_other_keys(family: str, length: int) -> None:
+    """Of an encoder; the cache of a decoder says how many there are."""
+    model = px.huggingface.enable(make(family))
+    inputs, _ = batch(family)
+    inputs["attention_mask"] = torch.ones(3, length, dtype=torch.long)
+    inputs["attention_mask"][0, -1] = 0
+    with pytest.raises(ValueError, match=f"layer.*places for {length} keys, and there are 12"):
         model(**inputs)

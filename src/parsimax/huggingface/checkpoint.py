@@ -147,13 +147,21 @@ def saved_alphas(model: Any, layers: dict[str, nn.Module], learn_alpha: bool) ->
     if files is None or not (files.layers or _any_learned(settings)):
         return []
     values: Values = []
+    taken: set[str] = set()
+    absent: list[str] = []
+    new: list[str] = []
     for name, layer in layers.items():
         saved = files.find(_names(model, name), name, layer)
         if saved in files.layers:
             values.append((layer, files.alpha(saved, name, layer)))
+            taken.add(saved)
         elif _learned(settings, saved or name):
-            advice = "load it with px.huggingface.load and all that from_pretrained was given"
-            raise _lost(name, source, f"{advice}, {_ANEW}")
+            (absent if files.has(name, layer) else new).append(name)
+    if not taken or taken != files.layers:  # what is new may be there by another name
+        absent += new
+    if absent:
+        advice = "load it with px.huggingface.load and all that from_pretrained was given"
+        raise _lost(absent[0], source, f"{advice}, {_ANEW}")
     if values and not learn_alpha:
         raise ValueError(
             f"learn_alpha: the model in {source!r} was saved with learned alphas; pass "

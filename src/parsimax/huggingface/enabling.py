@@ -285,7 +285,8 @@ def _hook_layer(
     if kept is not None:
         layer.add_module(ALPHA, kept)
     elif place is not None:
-        layer.add_module(ALPHA, AdaptiveAlpha(heads, alpha, *place))
+        with torch.inference_mode(False):  # what is made in that mode can never be learned
+            layer.add_module(ALPHA, AdaptiveAlpha(heads, alpha, *place))
     layer.register_forward_pre_hook(interface.before_layer)
     layer.register_forward_hook(interface.after_layer)
 

@@ -64,8 +64,19 @@ BLOCKS: dict[str, tuple[Slot, ...]] = {
     **_bart("Bart"),
     **_bart("Marian"),
 }
-_ATTENTION = frozenset(slot.attention for slots in BLOCKS.values() for slot in slots)
-_LOOKS_LIKE_ATTENTION = re.compile("attention|attn", re.IGNORECASE)
+# what keeps its blocks in a list
+_STACKS = frozenset(
+    (
+        *("BertEncoder", "RobertaEncoder", "BartEncoder", "BartDecoder", "MarianEncoder"),
+        *("MarianDecoder", "ModernBertModel", "GPT2Model", "LlamaModel", "MistralModel"),
+        *("OPTDecoder", "T5Stack"),
+    )
+)
+_LOOKS_LIKE_ATTENTION = re.compile("atten[dt]|attn", re.IGNORECASE)  # attends, attentive
+# what a forward calls that attends, whatever its class is called
+_ATTENDS = frozenset(
+    (_INTERFACE, "scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
+)
 
 
 def find_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -134,23 +145,34 @@ def heads_of(layer: nn.Module) -> int:
 
 
 def _blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every block; all blocks of a stack must be of kinds we know."""
+    """Every block; all blocks of a stack must be of kinds we know, or have one inside."""
+    stacks = {
+        id(child)
+        for module in model.modules()
+        if _known(module, _STACKS) is not None
+        for child in module.children()
+    }
     for name, module in model.named_modules():
         if _known(module, BLOCKS) is not None:
             yield name, module
         elif isinstance(module, nn.ModuleList):
             children = {_join(name, key): unwrapped(each) for key, each in module.named_children()}
-            known = [key for key, each in children.items() if _known(each, BLOCKS) is not None]
+            known = [key for key, each in children.items() if _has_block(each)]
             for key, each in children.items():
-                if known and key not in known:
+                if key not in known and (known or id(module) in stacks):
                     raise _missed(key, f"{type(each).__name__} is no block that we know")
+
+
+def _has_block(module: nn.Module) -> bool:
+    """Whether it is one, or wraps one, as what computes activations again does."""
+    return any(_known(part, BLOCKS) is not None for part in module.modules())
 
 
 def _check_nothing_else(model: nn.Module, layers: dict[str, nn.Module]) -> None:
     """That no other module looks like attention."""
     ours = {id(part) for layer in layers.values() for part in layer.modules()}
     for name, module in model.named_modules():
-        if not _LOOKS_LIKE_ATTENTION.search(type(module).__name__) or id(module) in ours:
+        if id(module) in ours or not _looks_like_attention(module):
             continue
         if not any(id(part) in ours for part in module.modules()):
             raise _missed(
@@ -158,6 +180,13 @@ def _check_nothing_else(model: nn.Module, layers: dict[str, nn.Module]) -> None:
                 f"{type(module).__name__} is no attention layer that we know; supported are "
                 f"{SUPPORTED}",
             )
+
+
+def _looks_like_attention(module: nn.Module) -> bool:
+    """By the name of its class, or by what its forward calls."""
+    if _LOOKS_LIKE_ATTENTION.search(type(module).__name__):
+        return True
+    return any(not _ATTENDS.isdisjoint(_names(each)) for each in _forwards(module))
 
 
 def _missed(name: str, why: str) -> ValueError:

@@ -65,12 +65,7 @@ class Files:
             layer: with the weights from the file.
         """
         known = _weights(layer)
-        places = {
-            key.removesuffix(f".{part}")
-            for part in known
-            for key in self._paths
-            if key.endswith(f".{part}") and _ends(key.removesuffix(f".{part}"), name)
-        }
+        places = self._places(known, name)
         alike = {each for each in self.layers if _ends(each, name)}
         if not places:  # quantised, not loaded, or wrapped: there are only names to go by
             return self._choose(names, name, alike)
@@ -82,6 +77,19 @@ class Files:
                 "px.huggingface.load, or pass restore=False to start anew"
             )
         return self._choose(names, name, same)
+
+    def has(self, name: str, layer: nn.Module) -> bool:
+        """Whether there may be weights of a layer of that name; those of a new one are nowhere."""
+        known = _weights(layer)
+        return not known or bool(self._places(known, name))
+
+    def _places(self, known: dict[str, Tensor], name: str) -> set[str]:
+        return {
+            key.removesuffix(f".{part}")
+            for part in known
+            for key in self._paths
+            if key.endswith(f".{part}") and _ends(key.removesuffix(f".{part}"), name)
+        }
 
     def _choose(self, names: list[str], name: str, found: set[str]) -> str | None:
         exact = next((each for each in names if each in found), None)

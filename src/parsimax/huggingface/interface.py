@@ -172,6 +172,7 @@ def attention_forward(
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         if causal and key.shape[-2] > queries:  # places of a static cache that are still empty
             key, value = key[..., :queries, :], value[..., :queries, :]
+            attention_mask = None if attention_mask is None else attention_mask[..., :queries]
         window = None if sliding_window is None else sliding_window - 1  # transformers counts self
     if attention_mask is not None:
         attention_mask = _of_these_keys(attention_mask, key, layer.name)
@@ -222,7 +223,11 @@ def _of_these_keys(mask: Tensor, key: Tensor, name: str) -> Tensor:
         raise TypeError(
             f"{name}: attention_mask must be bool or floating-point, got {mask.dtype}; use .bool()"
         )
-    mask = mask[..., : key.shape[-2]]
+    if mask.shape[-1] not in (1, key.shape[-2]):
+        raise ValueError(
+            f"{name}: attention_mask has places for {mask.shape[-1]} keys, and there are "
+            f"{key.shape[-2]}"
+        )
     return mask.bool() if padding else mask
 
 
@@ -265,8 +270,8 @@ def _layer_knows(
     **_: Any,
 ) -> bool:
     """Whether, but for padding, a window or what is later hides keys, and queries stand at them."""
-    if not getattr(config, "is_causal", True):
-        return False  # a decoder that is to look both ways: its layers know another window
+    if not allow_is_causal_skip and hasattr(config, "is_causal"):
+        return False  # to look both ways is not left to layers that are told otherwise
     if q_length is None or not isinstance(q_offset, int):
         return False
     if q_length != kv_length or q_offset != 0 or kv_offset != 0:
@@ -278,8 +283,13 @@ def _padding(
     kv_length: int = 0, kv_offset: int = 0, attention_mask: Tensor | None = None, **_: Any
 ) -> Tensor | None:
     """(B, 1, 1, Lk), True for words; what a mask is too short for is padding."""
-    if attention_mask is None or attention_mask.ndim != 2:
+    if attention_mask is None:
         return None
+    if attention_mask.ndim != 2:  # what follows would not look at it
+        raise ValueError(
+            "attention_mask must have shape (B, keys), or (B, 1 or heads, queries, keys), got "
+            f"{tuple(attention_mask.shape)}; a mask of queries and keys is written mask[:, None]"
+        )
     missing = max(0, kv_offset + kv_length - attention_mask.shape[1])
     mask = F.pad(attention_mask.bool(), (0, missing))
     return mask[:, None, None, kv_offset : kv_offset + kv_length]
