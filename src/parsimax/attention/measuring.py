@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from parsimax._core.dtypes import exact_dtype, working
 from parsimax._core.masks import apply_mask
-from parsimax._core.validation import recorded
+from parsimax._core.validation import recorded, transform_or_forward_mode
 from parsimax.mappings import Mapping
 from parsimax.mappings.base import name_of
 
@@ -156,7 +156,7 @@ def statistics(
         )
     rows, tensors = known
     with without_autocast(q.device):
-        if recorded():  # sizes may be symbols, which no tiles are cut by
+        if recorded() or transform_or_forward_mode():  # tiles are cut by numbers, and written to
             scores = matmul_heads(working(q) * scale, working(k).mT, enable_gqa)
             if bias is not None:
                 scores = scores + bias.to(scores.dtype)
