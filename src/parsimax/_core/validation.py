@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import numbers
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -163,4 +165,21 @@ def without_values(z: Tensor) -> bool:
 
 def values_readable() -> bool:
     """Whether tensor values may be looked at: not where they are recorded or transformed."""
-    return not recorded() and not under_transform()
+    return not recorded() and not under_transform() and not getattr(_here, "unchecked", False)
+
+
+_here = threading.local()
+
+
+@contextlib.contextmanager
+def as_recorded() -> Iterator[None]:
+    """Values are not looked at: within an operator that stands in a graph for what was recorded.
+
+    A bad one gives NaN there, as it does in all operators.
+    """
+    before = getattr(_here, "unchecked", False)
+    _here.unchecked = True
+    try:
+        yield
+    finally:
+        _here.unchecked = before

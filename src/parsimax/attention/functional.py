@@ -19,6 +19,7 @@ from torch import Tensor
 
 from parsimax._core.dtypes import working
 from parsimax._core.records import AttentionOutput
+from parsimax._core.validation import recorded
 from parsimax.mappings import Mapping, parse, registry
 from parsimax.mappings.base import name_of
 
@@ -39,6 +40,7 @@ from .inputs import (
 from .precision import autocast_inputs, without_autocast
 from .products import matmul_heads
 from .rowwise import read_rows
+from .tiled_operator import recorded_attention
 from .visibility import (
     Window,
     band_mask,
@@ -153,13 +155,24 @@ def attention(
         k, v = hide_beyond(within, k, v)
         lower = autocast_inputs(q, k, v)
     rows = read_rows(alpha, chosen, shape) if tiled.large(shape, q) else None
-    if rows is not None:
+    if rows is not None and (rows[0].rowmap is not None or not recorded()):
         check_dtypes(*lower)
         longest = tiled.known_lengths(counted, shape)
         each = with_lead_of(lower[0], v, shape, enable_gqa)
         if each is not lower[0]:
             lower, longest = (each, *lower[1:]), None
             shape = torch.Size((*each.shape[:-1], shape[-1]))
+        if recorded():
+            return recorded_attention(
+                lower,
+                bias,
+                (allowed, within),
+                band,
+                rows,
+                scale=scale,
+                grouped=enable_gqa,
+                dropout_p=dropout_p,
+            )
         dropping = draw(dropout_p)
         problem = tiled.Problem(shape, band, scale, enable_gqa, rows[0], longest, dropping)
         return tiled.tiled_attention(*lower, bias, (allowed, within), problem, rows[1])

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from parsimax.mappings import registry
+from parsimax._core.validation import as_recorded
 
-from .choice import DEFAULT_ALPHA
 from .dropping import Dropping
 from .inputs import check_dtypes
+from .operators import fake_gradients, gradients_of, register_gradients
 from .precision import without_autocast
-from .rowwise import Rows, read_rows
+from .rowwise import Rows, rows_again, written
 from .starts import read_starts
 from .tiled import Problem, context_of_tiles, gradients_of_tiles, plain_gradients
 from .visibility import Band
@@ -82,17 +82,16 @@ def sequence_by_sequence(
     check_dtypes(q, k, v)
     if not grouped:  # heads broadcast
         q = q.expand(q.shape[0], max(x.shape[1] for x in inputs), q.shape[2])
-    mapping, rowmap, tensors = rows[0].mapping, rows[0].rowmap, rows[1]
-    assert rowmap is not None
+    name, value, parameter = written(*rows)
     call = Call(
         q,
         k,
         v,
-        tensors[0] if tensors else None,
+        parameter,
         *starts,
         torch.randint(1 << 62, (), device="cpu") if dropout_p > 0 else None,
-        0.0 if tensors else float(mapping.parameter),
-        rowmap.name,
+        value,
+        name,
         of_queries,
         scale,
         grouped,
@@ -121,24 +120,17 @@ def _sequences(call: Call) -> Iterator[tuple[Problem, tuple[Any, ...]]]:
     if call.of_queries and call.parameter is not None:
         own = iter(torch.split(call.parameter, queries, -2))
     left, right = (None if side < 0 else side for side in (call.left, call.right))
-    make: Any = registry()[call.mapping]
     first = 0 if call.seed is None else int(call.seed)
     # the backward, in a thread of its own, must cut the tiles whose seeds these are
     threads = 1 if call.dropout_p > 0 else torch.get_num_threads()
     for i, (q, k, v, parameter) in enumerate(zip(qs, ks, vs, own, strict=False)):
         shape = torch.Size((q.shape[0], q.shape[1], k.shape[1]))
-        mapping = make(call.value if parameter is None else parameter)
-        known = read_rows(DEFAULT_ALPHA, mapping, shape)
-        if known is None:
-            raise ValueError(
-                f"mapping must have a tensor that broadcasts to the scores {tuple(shape)} of every "
-                f"sequence, got {mapping}"
-            )
+        rows, parameters = rows_again(call.mapping, call.value, parameter, shape)
         band = Band(left, right, shape[2] - shape[1] if call.bottom_right else 0)
         # each tile adds its number to the seed
         dropping = Dropping(call.dropout_p, first + (i << 32)) if call.dropout_p > 0 else None
-        problem = Problem(shape, band, call.scale, call.grouped, known[0], None, dropping, threads)
-        yield problem, (q, k, v, None, None, None, *known[1])
+        problem = Problem(shape, band, call.scale, call.grouped, rows, None, dropping, threads)
+        yield problem, (q, k, v, None, None, None, *parameters)
 
 
 @torch.library.custom_op(
@@ -148,10 +140,11 @@ def _sequences(call: Call) -> Iterator[tuple[Problem, tuple[Any, ...]]]:
     tags=(torch.Tag.cudagraph_unsafe,),  # the host reads where sequences begin
 )
 def _operator(*arguments: Any) -> Tensor:
-    parts = [
-        context_of_tiles(tensors[:6], problem, tensors[6:], None).transpose(0, 1)
-        for problem, tensors in _sequences(Call(*arguments))
-    ]
+    with as_recorded():
+        parts = [
+            context_of_tiles(tensors[:6], problem, tensors[6:], None).transpose(0, 1)
+            for problem, tensors in _sequences(Call(*arguments))
+        ]
     return torch.cat(parts).contiguous()
 
 
@@ -204,34 +197,22 @@ def _backward_operator(g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     ) -> list[Tensor | None]:
         return gradients_of_tiles(tensors, (), problem, want, part)
 
-    with without_autocast(g.device):
+    with as_recorded(), without_autocast(g.device):
         found = _gradients(g, Call(*arguments), wanted, find)
-    return tuple(g.new_empty(0) if x is None else x.contiguous() for x in found)
+    return gradients_of(g, found)
 
 
 @_backward_operator.register_fake
 def _(g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *arguments, wanted = rest
-    return tuple(
-        torch.empty_like(x, memory_format=torch.contiguous_format) if want else g.new_empty(0)
-        for x, want in zip(arguments[:_GRADIENTS], wanted, strict=True)
-    )
+    return fake_gradients(g, arguments, wanted)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:_TENSORS])
-    ctx.rest = inputs[_TENSORS:]
+def _plainly(
+    g: Tensor, arguments: tuple[Any, ...], wanted: Sequence[bool]
+) -> Sequence[Tensor | None]:
+    with as_recorded():
+        return _gradients(g, Call(*arguments), wanted, plain_gradients)
 
 
-def _operator_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    arguments = (*ctx.saved_tensors, *ctx.rest)
-    wanted = ctx.needs_input_grad[:_GRADIENTS]
-    if torch.is_grad_enabled():  # differentiated twice
-        found = _gradients(g, Call(*arguments), wanted, plain_gradients)
-    else:
-        found = _backward_operator(g, *arguments, list(wanted))
-    made = [x if want else None for x, want in zip(found, wanted, strict=True)]
-    return *made, *(None,) * (len(arguments) - _GRADIENTS)
-
-
-_operator.register_autograd(_operator_backward, setup_context=_setup)
+register_gradients(_operator, _backward_operator, _plainly, _TENSORS, _GRADIENTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from parsimax.mappings.rowmap import (
     solve_rows,
 )
 
-from .choice import align_alpha
+from .choice import DEFAULT_ALPHA, align_alpha
 from .visibility import fits
 
 # A gradient in the weights -> gradients in the scores and in the tensors that want one
@@ -117,3 +118,29 @@ def read_rows(
         return None
     rowmap = None if name.startswith("constrained") else mapping.rowmap
     return Rows(mapping, tuple(held), rowmap), tuple(held.values())
+
+
+# --- for operators, whose arguments are tensors, numbers and text ---------------------------------
+
+
+def written(rows: Rows, tensors: Sequence[Tensor]) -> tuple[str, float, Tensor | None]:
+    """The name of a mapping that has a row map, its number, or the tensor in place of one."""
+    assert rows.rowmap is not None
+    if tensors:
+        return rows.rowmap.name, 0.0, tensors[0]
+    return rows.rowmap.name, float(rows.mapping.parameter), None
+
+
+def rows_again(
+    name: str, value: float, tensor: Tensor | None, shape: torch.Size
+) -> tuple[Rows, tuple[Tensor, ...]]:
+    """What was written so, for scores of this shape."""
+    make: Any = registry()[name]
+    mapping = make(value if tensor is None else tensor)
+    known = read_rows(DEFAULT_ALPHA, mapping, shape)
+    if known is None:
+        raise ValueError(
+            f"mapping must have a tensor that broadcasts to the scores, {tuple(shape)}, got "
+            f"{mapping}"
+        )
+    return known

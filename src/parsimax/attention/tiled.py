@@ -71,9 +71,22 @@ class Problem:
 
 def large(shape: torch.Size, q: Tensor) -> bool:
     """Whether the matrix of weights is one to avoid, and nothing forbids to."""
-    if recorded() or transform_or_forward_mode() or without_values(q):
+    limit = _LARGE.get(q.device.type, _LARGE["cuda"])
+    if transform_or_forward_mode():
         return False
-    return shape.numel() > _LARGE.get(q.device.type, _LARGE["cuda"])
+    if recorded():
+        return _known_larger(shape, limit)
+    return not without_values(q) and shape.numel() > limit
+
+
+def _known_larger(shape: torch.Size, limit: int) -> bool:
+    """Where sizes may be symbols; an exported program must not depend on the answer."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
+
+    larger = math.prod(shape) > limit  # numel() would make a number of a symbol
+    if torch.compiler.is_exporting():
+        return statically_known_true(larger)
+    return guard_or_false(larger)
 
 
 def known_lengths(key_lengths: Tensor | None, shape: torch.Size) -> tuple[int, ...] | None:

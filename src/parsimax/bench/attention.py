@@ -13,6 +13,7 @@ from rich.table import Table
 from parsimax.bench import attention_contenders as contenders
 from parsimax.bench import attention_gate as gate
 from parsimax.bench import memory, profile, session, timing
+from parsimax.bench.ahead import Ahead
 from parsimax.bench.attention_contenders import CUDNN, DENSE, LEARNED, OURS, Problem, Shape
 
 _TOGETHER = 65536  # tokens of a batch, whatever the length of one item
@@ -98,7 +99,34 @@ def main(todo: Plan, out: Path | None = None, resume: bool = False) -> int:
         "heads": todo.shapes[0].heads, "only": list(todo.only),
     }  # fmt: skip
     again = session.Resume(Row, lambda row: _shape(row).name) if resume else None
-    return session.run("attention", todo.device, cases, table, about, out, again)
+    ahead = (lambda names: _ahead(todo, names)) if todo.device == "cuda" else None
+    return session.run("attention", todo.device, cases, table, about, out, again, ahead)
+
+
+def _ahead(todo: Plan, names: Sequence[str]) -> Ahead:
+    """Each contender that has kernels to compile, on each kind of problem; the longest first.
+
+    What is the same for all lengths is found in the cache by those that come later.
+    """
+    kinds = {replace(shape, empty=0.0) for shape in todo.shapes if shape.name in names}
+    items = [
+        (todo, shape, name)
+        for shape in sorted(kinds, key=lambda shape: (shape.tokens, shape.size), reverse=True)
+        for name in _chosen(shape, todo)
+        if name not in contenders.SOFTMAX
+    ]
+    return Ahead(compile_kernels, items)
+
+
+def compile_kernels(todo: Plan, shape: Shape, name: str) -> None:
+    """All that :func:`measure` lets this contender compile."""
+    attend = _chosen(shape, todo)[name]
+    gate.refuse(name, attend, shape, todo.dtype, todo.device)
+    dtype = getattr(torch, todo.dtype)
+    if name == contenders.SPLASH_2:
+        contenders.choose_tiles(attend, shape, dtype, todo.device)
+    for run in _steps(name, attend, contenders.problem(shape, dtype, todo.device)):
+        run()
 
 
 # What the gate said of a contender on fewer tokens: these are the same for several lengths
@@ -117,12 +145,7 @@ def measure(
 ) -> list[Row]:
     """All contenders on one problem."""
     checked = {} if checked is None else checked
-    base = CUDNN if todo.device == "cuda" else DENSE
-    chosen = {
-        name: attend
-        for name, attend in contenders.contenders(shape, todo.device).items()
-        if name == base or not todo.only or any(word in name for word in todo.only)
-    }
+    chosen = _chosen(shape, todo)
     p = contenders.problem(shape, getattr(torch, todo.dtype), todo.device)
     share = gate.empty_share(p)
     rows: dict[str, Row] = {}
@@ -139,7 +162,7 @@ def measure(
         rows[name] = Row(
             shape.tokens, shape.batch, shape.size, shape.causal, shape.empty, todo.dtype, name,
             None if found is None else found.why,
-            share if name not in (CUDNN, DENSE, contenders.FLASH) else None,
+            share if name not in contenders.SOFTMAX else None,
         )  # fmt: skip
         # one that is wrong is timed all the same if it is not ours: so fast is what it does
         if found is None or (found.ran and name not in _MINE):
@@ -154,11 +177,23 @@ def measure(
             peak_mib=memory.gpu_peak(both, contenders.wanted(name, p)) if on_gpu else None,
             kernels_ms=profile.kernels(both) if on_gpu and name in _MINE else None,
         )  # fmt: skip
-    dense = rows[base].ms
+    dense = rows[_base(todo)].ms
     return [
         replace(row, ratio=None if row.ms is None or not dense else row.ms / dense)
         for row in rows.values()
     ]
+
+
+def _base(todo: Plan) -> str:
+    return CUDNN if todo.device == "cuda" else DENSE
+
+
+def _chosen(shape: Shape, todo: Plan) -> dict[str, contenders.Attend]:
+    return {
+        name: attend
+        for name, attend in contenders.contenders(shape, todo.device).items()
+        if name == _base(todo) or not todo.only or any(word in name for word in todo.only)
+    }
 
 
 def _steps(name: str, attend: contenders.Attend, p: Problem) -> tuple[Any, Any]:

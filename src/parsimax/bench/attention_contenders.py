@@ -15,6 +15,7 @@ import parsimax as px
 CUDNN = "torch: softmax, cuDNN"
 FLASH = "torch: softmax, FlashAttention"
 DENSE = "torch: softmax"
+SOFTMAX = frozenset({CUDNN, FLASH, DENSE})
 OURS = "parsimax: alpha 1.5"
 LEARNED = "parsimax: one learned alpha a head"
 SPLASH = "adasplash v1"
@@ -147,7 +148,7 @@ def wanted(name: str, p: Problem) -> tuple[Tensor, ...]:
 
 def alpha_of(name: str, p: Problem) -> float | Tensor:
     """The alpha that a contender computes with."""
-    if name in (CUDNN, FLASH, DENSE):
+    if name in SOFTMAX:
         return 1.0
     return p.alpha if name == LEARNED else 1.5
 

@@ -14,6 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from parsimax.bench import results, timing
+from parsimax.bench.ahead import Ahead
 
 Note = Callable[[str], None]
 
@@ -69,8 +70,11 @@ def run(
     about: Mapping[str, Any],
     out: Path | None,
     resume: Resume | None = None,
+    ahead: Callable[[Sequence[str]], Ahead] | None = None,
 ) -> int:
     """Measure every case, with its name in the progress bar; 1 if a result of ours was refused.
+
+    ``ahead`` says what to compile for the cases of these names, which happens first.
 
     The file is written after each case, so that a run that is cut short leaves what it has, and one
     that is to ``resume`` leaves out what it finds there.
@@ -88,6 +92,8 @@ def run(
         found = {resume.case(row) for row in rows}
         cases = {name: measure for name, measure in cases.items() if name not in found}
     with prepared(device) as steady, Progress(console=console, transient=True) as progress:
+        if ahead is not None:
+            _compile(ahead(list(cases)), progress)
         task = progress.add_task(kind, total=len(cases))
         for name, measure in cases.items():
             progress.update(task, description=name)
@@ -104,6 +110,19 @@ def run(
     for text in complaints:
         console.print(f"ours is wrong: {text}")
     return int(bool(complaints))
+
+
+def _compile(ahead: Ahead, progress: Progress) -> None:
+    task = progress.add_task("compiling", total=len(ahead.items))
+    wrong = []
+    for error in ahead.results():
+        progress.advance(task)
+        wrong += [] if error is None else [error]
+    progress.remove_task(task)
+    if wrong:  # it will be compiled, or fail, where it is measured
+        progress.console.print(
+            f"{len(wrong)} of {len(ahead.items)} were not compiled ahead: {wrong[0]}"
+        )
 
 
 @contextlib.contextmanager
