@@ -75,7 +75,8 @@ def packed(
             set aside instead. With them nothing is read, and if the starts cannot be or a sequence
             is longer, the result is NaN. Elsewhere the starts are always read; compiled code reads
             them when it runs, but for mappings with bounds or of your own, for which
-            torch.compile(fullgraph=True) refuses to.
+            torch.compile(fullgraph=True) refuses to. Compiled derivatives of torch.func and in
+            forward mode read nothing, either: they hold one matrix of weights of all sequences.
         max_seqlen_k: The same of the keys; ``None`` with ``cu_seqlens_k=None`` is as for queries.
 
     Returns:
