@@ -200,3 +200,17 @@ def test_it_is_frozen_has_no_gradient_and_says_what_is_wrong() -> None:
 def test_errors_speak_of_no_values(kind: type[Exception], message: str, k: Tensor) -> None:
     with pytest.raises(kind, match=message):
         px.attention.statistics(torch.zeros(2, 4, 3, 8), k)
+
+
+def test_vmap_and_beside_a_gradient_of_torch_func() -> None:
+    q, k = qk()
+
+    def support(q: Tensor, k: Tensor) -> Tensor:
+        return px.attention.statistics(q, k, is_causal=True, enable_gqa=True).support
+
+    assert torch.vmap(support)(q, k).equal(support(q, k))
+
+    def loss(q: Tensor) -> tuple[Tensor, Tensor]:
+        return px.attention(q, k, k, enable_gqa=True).sum(), support(q, k)
+
+    assert torch.func.grad(loss, has_aux=True)(q)[1].equal(support(q, k))

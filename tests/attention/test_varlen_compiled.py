@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from tests.attention.test_varlen import EV, HQ, inputs, rand, starts
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import parsimax as px
@@ -178,3 +180,15 @@ def test_no_sequences() -> None:
     assert out.shape == (0, 2, 3)
     out.sum().backward()
     assert q.grad is not None
+
+
+@pytest.mark.parametrize("place", ["meta", "fake"])
+def test_starts_without_values_give_shapes_and_gradients_of_shapes(place: str) -> None:
+    def shapes() -> list[torch.Size]:
+        device = "meta" if place == "meta" else "cpu"
+        q = torch.empty(9, HQ, EV, device=device, requires_grad=True)
+        found = px.attention.packed(q, q, q, torch.empty(4, dtype=torch.int64, device=device))
+        return [found.shape, torch.autograd.grad(found.sum(), q)[0].shape]
+
+    with FakeTensorMode() if place == "fake" else contextlib.nullcontext():
+        assert shapes() == [torch.Size((9, HQ, EV))] * 2

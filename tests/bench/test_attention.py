@@ -110,3 +110,33 @@ def test_who_tries_out_tiles_does_so_on_fewer_heads(monkeypatch):
     assert [row.contender for row in rows if row.ms] == [DENSE, SPLASH_2]
     assert 8 in seen
     assert seen.index(2) < seen.index(8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tokens", "0"], "tokens: expected at least 1, got 0"),
+        (["--sizes", "-1"], "sizes: expected at least 1, got -1"),
+        (["--sizes", "8"], "sizes: blocks are made empty by 16 numbers of a head, got 8"),
+        (
+            ["--only", "nosuch"],
+            "only: nobody has nosuch in the name; there are torch: softmax",
+        ),
+        (["--decode", "--only", "x y"], "only: nobody has x y in the name; there are torch: soft"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_by_name(arguments, message, capsys):
+    assert main(["bench", "attention", "--device", "cpu", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_gradients_that_are_nothing_are_not_off():
+    """Of one key, there is none in queries and keys."""
+    shape = Shape(4, 2, 1, 32, True, 0.0)
+    ours = attention_contenders.contenders(shape, "cpu")[OURS]
+    assert attention_gate.refuse(OURS, ours, shape, "float32", "cpu") is None
+
+    def off(p):
+        return ours(p) + 0.1 * p.q.sum(-1, keepdim=True)
+
+    assert "off by" in attention_gate.refuse(OURS, off, shape, "float32", "cpu").why

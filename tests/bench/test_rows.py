@@ -174,3 +174,9 @@ def test_contenders_take_turns_and_slow_ones_are_measured_less(monkeypatch):
     )
     assert calls == ["a", "b"] * 4  # one unmeasured turn and three measured ones
     assert result == {"a": 1, "b": 1}
+
+
+def test_names_that_nobody_has_are_refused():
+    with pytest.raises(ValueError, match=r"only: nobody has nosuch in the name; there are torch\."):
+        rows.plan(device="cpu", only=["nosuch"])
+    assert rows.plan(device="cpu", only=["nosuch", "parsimax"]).only == ["nosuch", "parsimax"]

@@ -43,7 +43,7 @@ def not_too_steep(alpha: float | Tensor) -> bool:
 
 def fits(q: Tensor, k: Tensor, v: Tensor, alpha: float | Tensor) -> bool:
     """Whether sizes and alpha are such that the kernels know them, and no size is 0."""
-    if min(*q.shape, *k.shape, *v.shape) == 0 or not not_too_steep(alpha):
+    if 0 in (*q.shape, *k.shape, *v.shape) or not not_too_steep(alpha):
         return False
     # one head of queries may broadcast to many of keys, which the kernels do not know
     if max(q.shape[-1], v.shape[-1]) > LARGEST_HEAD or q.shape[1] % k.shape[1]:

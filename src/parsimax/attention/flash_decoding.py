@@ -40,7 +40,7 @@ def decoding_alpha(
         return None
     if q.shape[3] != k_cache.shape[3] or max(q.shape[3], v_cache.shape[3]) > LARGEST_HEAD:
         return None
-    if min(*q.shape, *k_cache.shape, *v_cache.shape) == 0:
+    if 0 in (*q.shape, *k_cache.shape, *v_cache.shape):
         return None
     if not few_queries(q, k_cache, v_cache, attn_mask, alpha):
         return None

@@ -177,7 +177,7 @@ def attention(
         problem = tiled.Problem(shape, band, scale, enable_gqa, rows[0], longest, dropping)
         return tiled.tiled_attention(*lower, bias, (allowed, within), problem, rows[1])
     visible = intersect(allowed, within, band_mask(band, shape, q.device))
-    weigh = _weigher(alpha, chosen)
+    weigh = weigher(alpha, chosen)
     return attend(q, k, v, weigh, visible, bias, dropout_p, scale, enable_gqa).context
 
 
@@ -196,7 +196,8 @@ def _one_step(
     return flash_decode(q, k, v, lengths, None, seen, reach, alpha, scale)
 
 
-def _weigher(alpha: float | Tensor, mapping: Mapping | None) -> Weigh:
+def weigher(alpha: float | Tensor, mapping: Mapping | None) -> Weigh:
+    """Alpha or a mapping as a function of scores."""
     if mapping is None:
         return lambda scores, visible: entmax_of_heads(scores, alpha, visible)
     return lambda scores, visible: mapping(scores, mask=visible)

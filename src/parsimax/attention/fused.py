@@ -44,7 +44,7 @@ def kernel_alpha(
         return None
     if isinstance(alpha, Tensor) and alpha.device != q.device:
         return None
-    if not recorded() and (transform_or_forward_mode() or without_values(q)):
+    if transform_or_forward_mode() or (not recorded() and without_values(q)):
         return None
     return _alpha_of(alpha, mapping, q.shape[1])
 

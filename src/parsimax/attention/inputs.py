@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from parsimax._core.masks import same_shape
 from parsimax._core.validation import check_dense
 
 # others, of 8 bits, come with scales of their own
@@ -31,7 +32,11 @@ def scores_shape(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> torch.Siz
             f"k and v must have the same length, got {k.shape[-2]} keys in k {tuple(k.shape)} and "
             f"{v.shape[-2]} values in v {tuple(v.shape)}"
         )
-    if q.shape[:-2] == k.shape[:-2] == v.shape[:-2] and not enable_gqa:
+    if (
+        q.ndim == k.ndim == v.ndim
+        and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+        and not enable_gqa
+    ):
         lead: tuple[int, ...] = q.shape[:-2]  # torch takes ten microseconds to see it
         return torch.Size((*lead, q.shape[-2], k.shape[-2]))
     keep, heads = (3, q.shape[-3:-2]) if enable_gqa else (2, ())
@@ -49,7 +54,7 @@ def with_lead_of(q: Tensor, v: Tensor, shape: torch.Size, enable_gqa: bool) -> T
     """Queries for each context, where values have leading dimensions that the scores have not."""
     keep = 3 if enable_gqa else 2
     lead = torch.broadcast_shapes(shape[:-keep], v.shape[:-keep])  # type: ignore[no-untyped-call]
-    return q if lead == shape[:-keep] else q.expand(*lead, *q.shape[-keep:])
+    return q if same_shape(lead, shape[:-keep]) else q.expand(*lead, *q.shape[-keep:])
 
 
 def check_tensor(name: str, x: object) -> None:
@@ -94,7 +99,7 @@ def _check_groups(q: Tensor, x: Tensor, name: str) -> None:
 
 def _broadcast(q: Tensor, x: Tensor, of: str, name: str, keep: int) -> tuple[int, ...]:
     """The broadcast of all but the last ``keep`` dimensions."""
-    if q.shape[:-keep] == x.shape[:-keep]:
+    if same_shape(q.shape[:-keep], x.shape[:-keep]):
         return tuple(q.shape[:-keep])
     try:
         lead: torch.Size = torch.broadcast_shapes(q.shape[:-keep], x.shape[:-keep])  # type: ignore[no-untyped-call]
@@ -134,6 +139,8 @@ def check_scale(scale: object, size: int) -> float:
     """``scale``, or one over the root of the size of a query; a float, as kernels need it."""
     if scale is None:
         return size**-0.5 if size else 1.0
+    if isinstance(scale, torch.SymFloat):  # of a size that is a symbol, where make_fx records
+        return scale  # type: ignore[return-value]
     finite = "a finite number or None (1 / sqrt(size of q))"
     largest = torch.finfo(torch.float64).max  # an int may be larger
     return float(check_plain(scale, "scale", lambda x: -largest <= x <= largest, finite))

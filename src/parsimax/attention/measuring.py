@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from parsimax._core.dtypes import exact_dtype, working
-from parsimax._core.validation import recorded
+from parsimax._core.masks import apply_mask
+from parsimax._core.validation import recorded, transform_or_forward_mode
 from parsimax.mappings import Mapping
 from parsimax.mappings.base import name_of
 
@@ -19,11 +21,20 @@ from .functional import read_text
 from .fused import kernel_alpha
 from .inputs import check_devices, check_flag, check_scale, check_size, scores_shape
 from .precision import autocast_inputs, without_autocast
-from .rowwise import read_rows
+from .products import matmul_heads
+from .rowwise import Rows, read_rows
 from .thresholds import THRESHOLDS
 from .tiled import Problem, known_lengths, tile_scores
-from .tiles import Tile, everything
-from .visibility import Window, check_lengths, read_band, split_mask, within_lengths
+from .tiles import Tile
+from .visibility import (
+    Window,
+    band_mask,
+    check_lengths,
+    intersect,
+    read_band,
+    split_mask,
+    within_lengths,
+)
 
 _SMALLEST_BLOCK = 16  # of queries and keys that kernels can count
 
@@ -144,22 +155,25 @@ def statistics(
             f"{tuple(shape)}, got {mapping!r}"
         )
     rows, tensors = known
-    traced = recorded()  # lengths have no values then, and the mapping is its operator
-    longest = None if traced else known_lengths(counted, shape)
-    threads = 1 if traced else torch.get_num_threads()
-    problem = Problem(shape, band, scale, enable_gqa, rows, longest, threads=threads)
-    name = name_of(type(rows.mapping))
-    found = _Found(shape, block_size, q, name in THRESHOLDS)
     with without_autocast(q.device):
+        if recorded() or transform_or_forward_mode():  # tiles are cut by numbers, and written to
+            scores = matmul_heads(working(q) * scale, working(k).mT, enable_gqa)
+            if bias is not None:
+                scores = scores + bias.to(scores.dtype)
+            visible = intersect(allowed, within, band_mask(band, shape, q.device))
+            scores = apply_mask(scores, visible)
+            weights = rows(scores, tensors)
+            tau, threshold = _thresholds(scores, weights, rows, tensors)
+            numbers = _counts(scores, weights, block_size)
+            return AttentionStatistics(tau, threshold, *numbers, block_size)
+        longest = known_lengths(counted, shape)
+        problem = Problem(shape, band, scale, enable_gqa, rows, longest)
+        found = _Found(shape, block_size, q, name_of(type(rows.mapping)) in THRESHOLDS)
         wide = working(k)
-        for tile in [everything(shape)] if traced else problem.tiles(k, k, block_size):
+        for tile in problem.tiles(k, k, block_size):
             scores = tile_scores(q, wide, bias, (allowed, within), tile, problem)
             cut = [tile.cut(x) for x in tensors]
-            weights = rows(scores, cut) if traced else rows.solve(scores, cut)[0]
-            found.count(tile, scores, weights)
-            if name in THRESHOLDS:
-                number = cut[0] if cut else rows.mapping.parameter
-                found.measure(tile, scores, weights, name, number)
+            found.fill(tile, scores, rows.solve(scores, cut)[0], rows, cut)
     return found.result()
 
 
@@ -182,32 +196,19 @@ class _Found:
             torch.zeros(blocks, dtype=torch.int64, device=device) for _ in range(2)
         )
 
-    def count(self, tile: Tile, scores: Tensor, weights: Tensor) -> None:
-        lines = (*tile.lead, tile.rows)
-        start = tile.rows.start // self.block
-        pairs = (
-            (scores != -torch.inf, self.visible, self.visible_blocks),
-            (weights > 0, self.support, self.live_blocks),
-        )
-        for there, keys, blocks in pairs:
-            keys[lines] = there.sum(-1)
-            touched = _any_of_blocks(there, self.block).sum(-1)
-            blocks[(*tile.lead, slice(start, start + touched.shape[-1]))] = touched
-
-    def measure(
-        self, tile: Tile, scores: Tensor, weights: Tensor, name: str, parameter: float | Tensor
+    def fill(
+        self, tile: Tile, scores: Tensor, weights: Tensor, rows: Rows, tensors: Sequence[Tensor]
     ) -> None:
-        if self.tau is None or self.threshold is None:
-            return
-        wide = exact_dtype(scores)
-        number = parameter
-        if isinstance(parameter, Tensor) and parameter.ndim:
-            number = parameter.reshape((1,) * (scores.ndim - parameter.ndim) + parameter.shape)
-        tau, threshold = THRESHOLDS[name](scores.to(wide), weights.to(wide), number)
-        blind = (scores == -torch.inf).all(-1)
         lines = (*tile.lead, tile.rows)
-        self.tau[lines] = torch.where(blind, torch.inf, tau).to(self.tau.dtype)
-        self.threshold[lines] = torch.where(blind, torch.inf, threshold).to(self.tau.dtype)
+        support, visible, live, seen = _counts(scores, weights, self.block)
+        self.support[lines], self.visible[lines] = support, visible
+        start = tile.rows.start // self.block
+        blocks = (*tile.lead, slice(start, start + live.shape[-1]))
+        self.live_blocks[blocks], self.visible_blocks[blocks] = live, seen
+        tau, threshold = _thresholds(scores, weights, rows, tensors)
+        if self.tau is not None and self.threshold is not None and tau is not None:
+            assert threshold is not None
+            self.tau[lines], self.threshold[lines] = tau, threshold
 
     def result(self) -> AttentionStatistics:
         return AttentionStatistics(
@@ -221,10 +222,37 @@ class _Found:
         )
 
 
+def _counts(scores: Tensor, weights: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Supports, visible keys, live blocks and visible blocks of these rows."""
+    pair = weights > 0, scores != -torch.inf
+    support, visible = (there.sum(-1) for there in pair)
+    live, seen = (_any_of_blocks(there, block).sum(-1) for there in pair)
+    return support, visible, live, seen
+
+
+def _thresholds(
+    scores: Tensor, weights: Tensor, rows: Rows, tensors: Sequence[Tensor]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Tau and the threshold of these rows, of mappings that have them."""
+    name = name_of(type(rows.mapping))
+    if name not in THRESHOLDS:
+        return None, None
+    number: float | Tensor = tensors[0] if tensors else rows.mapping.parameter
+    if isinstance(number, Tensor) and number.ndim:
+        number = number.reshape((1,) * (scores.ndim - number.ndim) + number.shape)
+    wide = exact_dtype(scores)
+    tau, threshold = THRESHOLDS[name](scores.to(wide), weights.to(wide), number)
+    blind = (scores == -torch.inf).all(-1)
+    return (
+        torch.where(blind, torch.inf, tau).to(scores.dtype),
+        torch.where(blind, torch.inf, threshold).to(scores.dtype),
+    )
+
+
 def _any_of_blocks(there: Tensor, block: int) -> Tensor:
     """(..., blocks of rows, blocks of columns), True where any entry of the block is."""
     rows, columns = there.shape[-2:]
-    full = pad(there, (0, -columns % block, 0, -rows % block))
-    lead = full.shape[:-2]
-    parts = full.view(*lead, full.shape[-2] // block, block, full.shape[-1] // block, block)
+    down, across = -(-rows // block), -(-columns // block)
+    full = pad(there, (0, across * block - columns, 0, down * block - rows))
+    parts = full.reshape(*there.shape[:-2], down, block, across, block)
     return parts.any(-1).any(-2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from parsimax._core.masks import same_shape
 from parsimax._core.records import AttentionOutput
 from parsimax.mappings import Mapping
 
@@ -54,9 +55,9 @@ def check_mask(mask: Tensor | None, scores: Tensor) -> Tensor | None:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"mask must be a bool tensor (True = allowed) or None, got {got}")
     of_keys = (scores.shape[0], scores.shape[-1])
-    if tuple(mask.shape) == of_keys:
+    if same_shape(mask.shape, of_keys):
         return mask.unsqueeze(1) if scores.ndim == 3 else mask
-    if mask.shape != scores.shape:
+    if not same_shape(mask.shape, scores.shape):
         or_each = f" or {tuple(scores.shape)}" if scores.ndim == 3 else ""
         raise ValueError(f"mask must have shape {of_keys}{or_each}, got {tuple(mask.shape)}")
     return mask

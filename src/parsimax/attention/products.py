@@ -13,7 +13,10 @@ def matmul_heads(a: Tensor, b: Tensor, grouped: bool) -> Tensor:
     if not grouped or a.shape[-3] == b.shape[-3]:
         return a @ b
     product = _together(a, b.shape[-3]) @ b
-    return product.reshape(*product.shape[:-3], a.shape[-3], a.shape[-2], product.shape[-1])
+    group = a.shape[-3] // b.shape[-3]
+    # torch.export compares sizes less if one dimension is taken apart and then two are joined
+    apart = product.reshape(*product.shape[:-2], group, a.shape[-2], product.shape[-1])
+    return apart.flatten(-4, -3)
 
 
 def matmul_lengths(a: Tensor, b: Tensor, heads: int | None) -> Tensor:

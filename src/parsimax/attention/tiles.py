@@ -50,12 +50,6 @@ def _fitting(slices: tuple[slice, ...], shape: torch.Size) -> tuple[slice, ...]:
     return tuple(slice(None) if size == 1 else part for part, size in pairs)
 
 
-def everything(shape: torch.Size) -> Tile:
-    """One tile of all scores."""
-    *lead, rows, columns = (slice(0, size) for size in shape)
-    return Tile(tuple(lead), rows, columns)
-
-
 def tiles(
     shape: torch.Size,
     band: Band,

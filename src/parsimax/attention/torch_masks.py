@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from parsimax._core.masks import same_shape
+
 from .visibility import Band, band_mask, intersect
 
 
@@ -80,7 +82,7 @@ def _check_mask(mask: object, name: str, shapes: list[tuple[int, ...]]) -> None:
             f"{name} must be bool (True = hidden, as in torch) or floating-point (added to the "
             f"scores), got {mask.dtype}"
         )
-    if tuple(mask.shape) not in shapes:
+    if not any(same_shape(mask.shape, shape) for shape in shapes):
         raise ValueError(
             f"{name} must have shape {' or '.join(map(str, shapes))}, got {tuple(mask.shape)}"
         )

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import recorded
+from parsimax._core.validation import recorded, transform_or_forward_mode, without_values
 from parsimax.mappings import Mapping
 
 from . import flash
 from .choice import DEFAULT_ALPHA, check_one_choice
-from .functional import attention, read_text
+from .functional import attention, read_text, weigher
 from .fused import kernel_alpha
 from .inputs import (
     check_dropout,
@@ -22,6 +22,7 @@ from .inputs import (
     check_tensor,
     scores_shape,
 )
+from .packed_mask import all_at_once
 from .packed_operator import sequence_by_sequence
 from .precision import autocast_inputs
 from .rowwise import read_rows
@@ -74,7 +75,8 @@ def packed(
             set aside instead. With them nothing is read, and if the starts cannot be or a sequence
             is longer, the result is NaN. Elsewhere the starts are always read; compiled code reads
             them when it runs, but for mappings with bounds or of your own, for which
-            torch.compile(fullgraph=True) refuses to.
+            torch.compile(fullgraph=True) refuses to. Compiled derivatives of torch.func and in
+            forward mode read nothing, either: they hold one matrix of weights of all sequences.
         max_seqlen_k: The same of the keys; ``None`` with ``cu_seqlens_k=None`` is as for queries.
 
     Returns:
@@ -105,7 +107,8 @@ def packed(
     lower = autocast_inputs(q, k, v)
     chosen = read_text(mapping) if isinstance(mapping, str) else mapping
     known = _kernel_alpha(*lower, alpha, chosen, check_dropout(dropout_p, "dropout_p"))
-    if known is not None or recorded():
+    blind = recorded() or without_values(cu_seqlens_q) or without_values(cu_seqlens_k)
+    if known is not None or blind:
         heads_first = [x.transpose(0, 1) for x in lower]
         enable_gqa = check_flag(enable_gqa, "enable_gqa")
         shape = scores_shape(heads_first[0], heads_first[1], heads_first[2], enable_gqa)
@@ -124,7 +127,19 @@ def packed(
                 known,
                 scale,
             )
-        rows = read_rows(_of_scores(alpha, q), chosen, shape)
+        alphas = _of_scores(alpha, q)
+        if recorded() and transform_or_forward_mode():
+            return all_at_once(
+                lower,
+                starts,
+                weigher(alphas, chosen),
+                band,
+                bottom_right=bottom_right,
+                scale=scale,
+                grouped=enable_gqa,
+                dropout_p=dropout_p,
+            )
+        rows = read_rows(alphas, chosen, shape)
         if rows is not None and rows[0].rowmap is not None:
             return sequence_by_sequence(
                 lower,
@@ -142,7 +157,7 @@ def packed(
     keys = read_starts(cu_seqlens_k, "cu_seqlens_k", k, "k", limits[1])
     if not queries:  # one that is empty, so that arguments are checked and have a gradient
         queries = keys = [0]
-    alphas = _alphas(alpha, q, queries)
+    each = _alphas(alpha, q, queries)
     qs, ks, vs = _sequences(q, queries), _sequences(k, keys), _sequences(v, keys)
     out = [
         attention(
@@ -159,7 +174,7 @@ def packed(
             causal_align=causal_align,
             window=window,
         ).transpose(0, 1)
-        for a, b, c, value in zip(qs, ks, vs, alphas, strict=True)
+        for a, b, c, value in zip(qs, ks, vs, each, strict=True)
     ]
     return torch.cat(out)
 

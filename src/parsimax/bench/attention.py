@@ -81,6 +81,12 @@ def plan(
         for band in ((False, True) if causal is None else (causal,))
         for share in empty or ((0.0, 0.5, 0.75, 0.9) if on_gpu else (0.0, 0.75))
     ]
+    if any(shape.empty > 0 and shape.size < contenders.CODES for shape in shapes):
+        raise ValueError(
+            f"sizes: blocks are made empty by {contenders.CODES} numbers of a head, got "
+            f"{min(shape.size for shape in shapes)}; with --empty 0 it may be smaller"
+        )
+    session.check_only(only, (name for x in shapes for name in contenders.contenders(x, device)))
     return Plan(device, dtype or ("bfloat16" if on_gpu else "float32"), shapes, only, repeats or 5)
 
 

@@ -22,7 +22,7 @@ SPLASH = "adasplash v1"
 SPLASH_2 = "adasplash v2"
 
 BLOCK = 64
-_CODES = 16  # of the size of a head, where it is said which blocks belong together
+CODES = 16  # of the size of a head, where it is said which blocks belong together
 _STRENGTH = 8.0
 _FILLING = 1 << 16  # queries of all heads
 
@@ -74,18 +74,18 @@ def problem(shape: Shape, dtype: torch.dtype, device: str, seed: int = 0) -> Pro
     q, k, v, g = normal(), normal(), normal(), normal()
     if shape.empty > 0:
         blocks = -(-shape.tokens // BLOCK)
-        lead = (shape.batch, shape.heads, -(-blocks // _CODES))
-        drawn = torch.rand((*lead, 2 * _CODES + 1, _CODES), device=device, generator=generator)
+        lead = (shape.batch, shape.heads, -(-blocks // CODES))
+        drawn = torch.rand((*lead, 2 * CODES + 1, CODES), device=device, generator=generator)
         # sixteen blocks in a row have all codes, each its own, and so has any beginning nearly all
         code = drawn[..., 0, :].argsort(-1).flatten(2)[..., :blocks]
-        order = drawn[..., 1 : _CODES + 1, :].flatten(2, 3)[..., :blocks, :]
+        order = drawn[..., 1 : CODES + 1, :].flatten(2, 3)[..., :blocks, :]
         order = order.scatter(-1, code[..., None], -1.0).argsort(-1).argsort(-1)
         many = 1 + _further_codes(shape, blocks) + drawn[..., -1, :].flatten(2)[..., :blocks] - 0.5
         likes = order < many.round()[..., None]
-        of_keys = F.one_hot(code, _CODES).float() * _STRENGTH
+        of_keys = F.one_hot(code, CODES).float() * _STRENGTH
         of_queries = (likes.float() * 2 - 1) * shape.size**0.5
         for x, marks in ((k, of_keys), (q, of_queries)):
-            x[..., :_CODES] = marks.repeat_interleave(BLOCK, 2)[:, :, : shape.tokens]
+            x[..., :CODES] = marks.repeat_interleave(BLOCK, 2)[:, :, : shape.tokens]
     alpha = torch.linspace(1.1, 1.9, shape.heads, device=device)
     leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
     return Problem(
@@ -100,10 +100,10 @@ def _further_codes(shape: Shape, blocks: int) -> float:
     """
     place = torch.arange(blocks)
     visible = place + 1 if shape.causal else torch.full((blocks,), blocks)
-    own = 1 + place // _CODES if shape.causal else torch.full((blocks,), -(-blocks // _CODES))
+    own = 1 + place // CODES if shape.causal else torch.full((blocks,), -(-blocks // CODES))
     wanted = (1 - shape.empty) * float(visible.sum()) - float(own.sum())
-    of_one_code = float((visible - own).sum()) / (_CODES - 1)
-    return min(max(wanted / max(of_one_code, 1.0), 0.0), _CODES - 1.0)
+    of_one_code = float((visible - own).sum()) / (CODES - 1)
+    return min(max(wanted / max(of_one_code, 1.0), 0.0), CODES - 1.0)
 
 
 Attend = Callable[[Problem], Tensor]

@@ -68,11 +68,16 @@ def _refuse(name: str, attend: Attend, fewer: Shape, dtype: str, device: str) ->
     expected = _exact(leaves, p, alpha)
     moved = expected if dtype != "float32" else _exact(leaves, p, alpha, _UNIT)
     for what, mine, theirs, other in zip(_RESULTS, found, expected, moved, strict=False):
-        off = float((mine.double() - theirs).norm() / theirs.norm())
-        least = float((other - theirs).norm() / theirs.norm())
+        off, least = _distance(mine.double(), theirs), _distance(other, theirs)
         if not off <= max(TOLERANCE[dtype], _ROUNDINGS * least):
             return Refusal(f"{what} is off by {off:.0e}", True)
     return None
+
+
+def _distance(mine: Tensor, theirs: Tensor) -> float:
+    """Relative to what is right; 0 where both are nothing, as gradients of a single key."""
+    off = float((mine - theirs).norm())
+    return off / float(theirs.norm()) if theirs.any() else off
 
 
 def _said(error: Exception) -> Refusal:
@@ -111,7 +116,7 @@ def refuse_rows(name: str, attend: Attend, p: Problem, dtype: str) -> Refusal | 
             weights = row_weights(p, item, head, rows, alpha)
             theirs = weights @ p.v[item, head].double()
             mine = out[item, head, rows].double()
-            worst = max(worst, float((mine - theirs).norm() / theirs.norm()))
+            worst = max(worst, _distance(mine, theirs))
     if worst <= TOLERANCE[dtype]:
         return None
     return Refusal(f"output of the whole is off by {worst:.0e}", True)

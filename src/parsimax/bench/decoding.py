@@ -78,6 +78,7 @@ def plan(
         for batch, heads, shared in (_GPU_SHAPES if on_gpu else _CPU_SHAPES)
         for share in empty or (0.0, 0.9)
     ]
+    session.check_only(only, (*contenders.BACKENDS, *sorted(MINE)))
     return Plan(device, dtype or ("bfloat16" if on_gpu else "float32"), shapes, only, repeats or 11)
 
 

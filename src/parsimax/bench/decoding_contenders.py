@@ -20,7 +20,7 @@ MINE = frozenset({OURS, HEADS, PAGES, SOFTMAX})
 
 BLOCK = 64
 _PAGE = 16
-_BACKENDS = {
+BACKENDS = {
     "torch: softmax, FlashAttention": "FLASH_ATTENTION",
     "torch: softmax, cuDNN": "CUDNN_ATTENTION",
     "torch: softmax, memory-efficient": "EFFICIENT_ATTENTION",
@@ -127,7 +127,7 @@ def contenders(shape: Shape, p: Problem, device: str) -> dict[str, Attend]:
         )  # fmt: skip
 
     mine: dict[str, Attend] = {OURS: ours(1.5), HEADS: ours(None), PAGES: paged, SOFTMAX: ours(1.0)}
-    names = _BACKENDS if device == "cuda" else {"torch: softmax, plain": "MATH"}
+    names = BACKENDS if device == "cuda" else {"torch: softmax, plain": "MATH"}
     return {**{name: _torch(backend, p) for name, backend in names.items()}, **mine}
 
 

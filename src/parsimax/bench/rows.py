@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,7 +108,7 @@ def plan(
         from parsimax.bench.gpu_timing import copy_bandwidth
 
         bandwidth = copy_bandwidth()
-    return Plan(
+    todo = Plan(
         device,
         dtypes or usual.dtypes,
         shapes or usual.shapes,
@@ -119,6 +119,17 @@ def plan(
         usual.minutes if minutes is None else minutes,
         bandwidth,
     )
+    session.check_only(only, _names(todo))
+    return todo
+
+
+def _names(todo: Plan) -> Iterator[str]:
+    """Of all who could take part."""
+    yield contenders.softmax().name
+    for dtype in todo.dtypes:
+        for alpha in todo.alphas:
+            for contender in contenders.take_part(alpha, getattr(torch, dtype), todo.device):
+                yield contender.name
 
 
 def main(todo: Plan, out: Path | None = None) -> int:

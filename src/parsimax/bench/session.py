@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -49,6 +49,17 @@ def choose(device: str) -> str:
     if device == "cuda" and not available:
         raise ValueError(f"device: cuda was asked for, and torch {torch.__version__} sees no GPU")
     return device
+
+
+def check_only(only: Sequence[str], names: Iterable[str]) -> None:
+    """Refuse parts of names of which nobody has any: there would be nothing to time."""
+    if not only:
+        return
+    there = list(dict.fromkeys(names))
+    if not any(part in name for part in only for name in there):
+        raise ValueError(
+            f"only: nobody has {' or '.join(only)} in the name; there are {', '.join(there)}"
+        )
 
 
 def run(

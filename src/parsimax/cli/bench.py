@@ -136,8 +136,9 @@ def attention(
     With --decode: a step of decoding, beside all backends of torch's softmax.
     """
     _check_positive(repeats=repeats)
-    for count in (*tokens, *sizes):
-        _check_positive(tokens_or_sizes=count)
+    for name, counts in (("tokens", tokens), ("sizes", sizes)):
+        for count in counts:
+            _check_positive(**{name: count})
     if any(not 0 <= share < 1 for share in empty):
         raise ValueError(f"empty: expected shares from 0 to below 1, got {list(empty)}")
     if decode and causal is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from parsimax._core.dtypes import exact, exact_dtype
-from parsimax._core.validation import forward_levels, recorded, under_transform
+from parsimax._core.validation import forward_levels, recorded, transform_or_forward_mode
 from parsimax.mappings.autograd import apply_rowmap
 from parsimax.mappings.rowmap import (
     Parameter,
@@ -41,7 +41,7 @@ def conjugate(
     value = 0.0 if isinstance(parameter, Tensor) else float(parameter)
     arguments = (z, tensor, index, value, rowmap.name, backend)
     if recorded():
-        if under_transform():
+        if transform_or_forward_mode():  # operators know reverse mode alone
             return _expanded(rowmap, z, parameter, tensor, index, value, backend)
         return Conjugate(*_operator(*arguments))
     if forward_levels() > 1:

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from parsimax._core.backend import choose
 from parsimax._core.dtypes import exact, working
-from parsimax._core.validation import recorded, under_transform
+from parsimax._core.validation import recorded, transform_or_forward_mode, under_transform
 from parsimax.kernels import kernels_of
 
 
@@ -36,7 +36,7 @@ def dense_lag(z: Tensor, top: Tensor, a: Tensor, backend: str) -> tuple[Tensor, 
 def has_tangent(*tensors: object) -> bool:
     """Whether forward-mode differentiation is under way in one of them."""
     if torch.compiler.is_compiling():
-        return False
+        return transform_or_forward_mode()
     return any(isinstance(x, Tensor) and _tangent(x) is not None for x in tensors)
 
 

@@ -12,7 +12,6 @@ from parsimax._core.validation import (
     forward_levels,
     recorded,
     transform_or_forward_mode,
-    under_transform,
 )
 
 from .compiled import expanded, rowmap_operator
@@ -35,7 +34,7 @@ def apply_rowmap(rowmap: RowMap, z: Tensor, parameter: Parameter, backend: str =
     tensor = parameter if isinstance(parameter, Tensor) else None
     value = 0.0 if isinstance(parameter, Tensor) else float(parameter)
     if recorded():
-        if under_transform():
+        if transform_or_forward_mode():  # operators know reverse mode alone
             return expanded(rowmap, z, parameter, tensor, value, backend)
         compiled: Tensor = rowmap_operator(z, tensor, value, rowmap.name, backend)
         return compiled

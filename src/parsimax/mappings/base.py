@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from parsimax._core.dtypes import autocast_scores, working
-from parsimax._core.masks import apply_mask
+from parsimax._core.masks import apply_mask, same_shape
 from parsimax._core.validation import check_dim, check_scores, nearest
 
 from .autograd import apply_rowmap
@@ -117,7 +117,7 @@ def align_parameter(parameter: Parameter, z: Tensor, dim: int, name: str) -> Par
                 f"got {parameter.device}"
             )
         parameter = parameter.to(z.device)
-    if dim == z.ndim - 1 and parameter.shape == (*z.shape[:-1], 1):
+    if dim == z.ndim - 1 and same_shape(parameter.shape, (*z.shape[:-1], 1)):
         return parameter
     missing = z.ndim - parameter.ndim
     full = parameter.reshape((1,) * missing + parameter.shape) if missing > 0 else parameter

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from parsimax._core.backend import choose
 from parsimax._core.dtypes import exact, working
+from parsimax._core.masks import same_shape
 from parsimax._core.validation import under_transform, without_values
 from parsimax.kernels import kernels_of
 
@@ -163,7 +164,8 @@ def kernels_allowed(*gradients: Tensor | None) -> bool:
 
 def fit(gradient: Tensor, like: Tensor) -> Tensor:
     """Sum a broadcast parameter's gradient back to the parameter's shape and dtype."""
-    summed = gradient if gradient.shape == like.shape else gradient.sum_to_size(like.shape)
+    same = same_shape(gradient.shape, like.shape)
+    summed = gradient if same else gradient.sum_to_size(like.shape)
     return summed if summed.dtype == like.dtype else summed.to(like.dtype)
 
 
