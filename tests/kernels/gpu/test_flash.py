@@ -183,6 +183,18 @@ def test_many_equal_keys_just_below_the_threshold_of_one_that_stands_out(height)
     assert (out - expected).norm() <= 1e-2 * expected.norm()
 
 
+@pytest.mark.parametrize(("alpha", "strength"), [(1.4, 0.1), (1.5, 0.1), (1.6, 0.02), (1.8, 0.02)])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_scores_that_are_almost_equal(dtype, alpha, strength, monkeypatch):
+    """A step from far above arrives at almost nothing, and says little of the next one."""
+    monkeypatch.setattr(problems, "tiles_for", lambda q, v: problems.Tiles())
+    q, k, v = inputs(dtype, heads=1, queries=16, keys=500, size=16, ev=16)
+    q = q * strength
+    found = flash.flash_attention(q, k, v, None, EVERYTHING, None, alpha, 0.125)
+    expected = px.attention(*(x.double() for x in (q, k, v)), scale=0.125, alpha=alpha)
+    assert (found - expected).norm() <= TOLERANCE[dtype] * expected.norm()
+
+
 def test_gradients_where_one_key_stands_out_and_many_are_almost_equal():
     q, k, v = (x.bfloat16() for x in inputs(heads=1, queries=16, keys=300))
     q, k = q * 0.02, k.clone()
