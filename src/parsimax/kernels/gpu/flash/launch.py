@@ -219,12 +219,12 @@ def _values(p: Problem) -> int:
 
 
 def _part(p: Problem, blocks: int) -> int:
-    """How many queries a program has that reads keys or values one by one."""
+    """How many queries of so many blocks a program has that reads keys or values one by one."""
     return p.tiles.rows if blocks >= _MANY_BLOCKS else min(_PART, p.tiles.rows)
 
 
 def _listed_options(p: Problem, part: int) -> dict[str, Any]:
-    """What these programs are told."""
+    """What programs are told that read keys or values of ``part`` queries one by one."""
     options, values = options_of(p), _values(p)
     del options["EVEN"], options["num_stages"]
     if options["KIND"] == ANY.value:  # no list is made for those that other powers are for
