@@ -14,9 +14,11 @@ from parsimax.kernels.gpu.passes import Pass, Room, run
 from parsimax.kernels.gpu.sizes import multiprocessors, pieces, power_of_two
 
 from .arguments import (
+    ADDED,
     all_sizes,
     band_of,
     kind_of,
+    mask_kind,
     options_of,
     pointers,
     registers_for,
@@ -47,6 +49,7 @@ _SCRATCH_OF_QUERIES = 8
 _NUMBERS = 256  # of keys or values that a warp reads at a time where it reads one by one
 _PART = 16  # queries of a program that does; all of a block where there are so many blocks:
 _MANY_BLOCKS = 8192  # then GPUs are full, and those without lists are passed over sooner
+_ALL_REGISTERS = 255  # that a thread can have
 _AT_A_TIME = 5  # programs of a multiprocessor that look for thresholds; more would wait
 
 
@@ -219,12 +222,12 @@ def _values(p: Problem) -> int:
 
 
 def _part(p: Problem, blocks: int) -> int:
-    """How many queries a program has that reads keys or values one by one."""
+    """How many queries of so many blocks a program has that reads keys or values one by one."""
     return p.tiles.rows if blocks >= _MANY_BLOCKS else min(_PART, p.tiles.rows)
 
 
 def _listed_options(p: Problem, part: int) -> dict[str, Any]:
-    """What these programs are told."""
+    """What programs are told that read keys or values of ``part`` queries one by one."""
     options, values = options_of(p), _values(p)
     del options["EVEN"], options["num_stages"]
     if options["KIND"] == ANY.value:  # no list is made for those that other powers are for
@@ -360,9 +363,14 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
         key_kernel, (lines * items * p.k.shape[1],),
         "q k v key_seen alphas key_lengths key_places key_counts g lines gk gv",
         (*numbers[:-2], length, lines, *band_and_steps),
-        options,
+        options | {"maxnreg": _most_registers(p)},
     )  # fmt: skip
     return a_pass
+
+
+def _most_registers(p: Problem) -> int | None:
+    """All there are, where Triton 3.6's assembler would else take 32, and 12 KiB of stack."""
+    return _ALL_REGISTERS if mask_kind(p.seen) == ADDED and not rough(p) else None
 
 
 class Counts(NamedTuple):

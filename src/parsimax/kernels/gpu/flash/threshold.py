@@ -200,8 +200,11 @@ def _step(
     moved = move(x, step, one * beta, KIND, NEAR)
     # From below, each step leaves a smaller share of the surplus than the last one did. How
     # small depends on how many keys lie near the threshold, so it is measured; the square is
-    # what Newton comes to at last. Below a thousandth, no progress means no more digits.
-    share = tl.where(before > 0.0, tl.minimum(surplus / before, 1.0), 1.0)
+    # what Newton comes to at last. A surplus of more than 1 is far from there: the norm is all but
+    # a line, and its step leaves almost nothing, however many keys lie near the threshold. Below a
+    # thousandth, no progress means no more digits.
+    near = tl.minimum(before, 1.0)
+    share = tl.where(before > 0.0, tl.minimum(surplus / near, 1.0), 1.0)
     stuck = (share > 0.5) & (before > 0.0) & (surplus < 1e-3)
     arrived = ~(surplus * share * share > enough) | stuck | (moved == x)
     return tl.where(done, x, moved), done | arrived, surplus
