@@ -162,7 +162,7 @@ def statistics(
                 scores = scores + bias.to(scores.dtype)
             visible = intersect(allowed, within, band_mask(band, shape, q.device))
             scores = apply_mask(scores, visible)
-            weights = rows(scores, tensors)
+            weights = rows.weights(scores, tensors)
             tau, threshold = _thresholds(scores, weights, rows, tensors)
             numbers = _counts(scores, weights, block_size)
             return AttentionStatistics(tau, threshold, *numbers, block_size)

@@ -34,7 +34,7 @@ class Rows:
     names: tuple[str, ...]  # its fields that are tensors
     rowmap: RowMap | None  # None where entries have bounds of their own
 
-    def __call__(self, scores: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    def weights(self, scores: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """Weights, differentiable in everything."""
         return self.with_tensors(tensors)(scores)
 
@@ -46,7 +46,7 @@ class Rows:
     def solve(self, scores: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Weights without a gradient, and what a pull needs to know if not the scores."""
         if self.rowmap is None:
-            return self(scores, tensors), None
+            return self.weights(scores, tensors), None
         number = self._number(scores, tensors)
         if isinstance(self.mapping, Budget) and scores.device.type == "cpu":
             check_room(scores, number, scores.ndim - 1, None)
@@ -88,7 +88,7 @@ class Rows:
         leaf = scores.detach().requires_grad_()
         leaves = [x.detach().requires_grad_(w) for x, w in zip(tensors, wanted, strict=True)]
         with torch.enable_grad():
-            weights = self(leaf, leaves)
+            weights = self.weights(leaf, leaves)
 
         def pulled(g: Tensor) -> tuple[Tensor, list[Tensor]]:
             learned = [x for x in leaves if x.requires_grad]
