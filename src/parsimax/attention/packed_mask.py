@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .functional import Weigh, attend
-from .visibility import Band
+from .visibility import Band, intersect, within_band
 
 
 def all_at_once(
@@ -34,12 +34,8 @@ def all_at_once(
     )
     if bottom_right:
         place = place + (keys - queries)[of_query]
-    far = ahead - place.unsqueeze(1)
-    visible = of_key == of_query.unsqueeze(1)
-    if band.left is not None:
-        visible = visible & (far >= -band.left)
-    if band.right is not None:
-        visible = visible & (far <= band.right)
+    of_one = of_key == of_query.unsqueeze(1)
+    visible = intersect(of_one, within_band(band, ahead - place.unsqueeze(1)))
     q = q * torch.where(fits_q & fits_k, 1.0, torch.nan).to(q.dtype)
     found = attend(q, k, v, weigh, visible, None, dropout_p, scale, grouped)
     return found.context.transpose(0, 1)

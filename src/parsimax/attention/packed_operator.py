@@ -17,7 +17,14 @@ from parsimax._core.validation import as_recorded
 
 from .dropping import Dropping
 from .inputs import check_dtypes
-from .operators import fake_gradients, gradients_of, register_gradients
+from .operators import (
+    band_again,
+    drawn_seed,
+    gradients_of,
+    register_gradients,
+    threads_for,
+    written_sides,
+)
 from .precision import without_autocast
 from .rowwise import Rows, rows_again, written
 from .starts import read_starts
@@ -89,14 +96,13 @@ def sequence_by_sequence(
         v,
         parameter,
         *starts,
-        torch.randint(1 << 62, (), device="cpu") if dropout_p > 0 else None,
+        drawn_seed(dropout_p),
         value,
         name,
         of_queries,
         scale,
         grouped,
-        -1 if band.left is None else band.left,
-        -1 if band.right is None else band.right,
+        *written_sides(band),
         bottom_right,
         dropout_p,
         limits[0] or 0,
@@ -119,14 +125,13 @@ def _sequences(call: Call) -> Iterator[tuple[Problem, tuple[Any, ...]]]:
     own: Iterator[Tensor | None] = itertools.repeat(call.parameter)
     if call.of_queries and call.parameter is not None:
         own = iter(torch.split(call.parameter, queries, -2))
-    left, right = (None if side < 0 else side for side in (call.left, call.right))
     first = 0 if call.seed is None else int(call.seed)
-    # the backward, in a thread of its own, must cut the tiles whose seeds these are
-    threads = 1 if call.dropout_p > 0 else torch.get_num_threads()
+    threads = threads_for(call.dropout_p)
     for i, (q, k, v, parameter) in enumerate(zip(qs, ks, vs, own, strict=False)):
         shape = torch.Size((q.shape[0], q.shape[1], k.shape[1]))
         rows, parameters = rows_again(call.mapping, call.value, parameter, shape)
-        band = Band(left, right, shape[2] - shape[1] if call.bottom_right else 0)
+        offset = shape[2] - shape[1] if call.bottom_right else 0
+        band = band_again(call.left, call.right, offset)
         # each tile adds its number to the seed
         dropping = Dropping(call.dropout_p, first + (i << 32)) if call.dropout_p > 0 else None
         problem = Problem(shape, band, call.scale, call.grouped, rows, None, dropping, threads)
@@ -200,12 +205,6 @@ def _backward_operator(g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     with as_recorded(), without_autocast(g.device):
         found = _gradients(g, Call(*arguments), wanted, find)
     return gradients_of(g, found)
-
-
-@_backward_operator.register_fake
-def _(g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *arguments, wanted = rest
-    return fake_gradients(g, arguments, wanted)
 
 
 def _plainly(

@@ -16,7 +16,14 @@ from parsimax._core.validation import as_recorded
 
 from .dropping import Dropping
 from .inputs import scores_shape
-from .operators import fake_gradients, gradients_of, register_gradients
+from .operators import (
+    band_again,
+    drawn_seed,
+    gradients_of,
+    register_gradients,
+    threads_for,
+    written_sides,
+)
 from .precision import without_autocast
 from .rowwise import Rows, rows_again, written
 from .tiled import Problem, context_of_tiles, gradients_of_tiles, plain_gradients
@@ -72,13 +79,12 @@ def recorded_attention(
         bias,
         parameter,
         *masks,
-        torch.randint(1 << 62, (), device="cpu") if dropout_p > 0 else None,
+        drawn_seed(dropout_p),
         value,
         name,
         scale,
         grouped,
-        -1 if band.left is None else band.left,
-        -1 if band.right is None else band.right,
+        *written_sides(band),
         band.offset,
         dropout_p,
     )
@@ -90,11 +96,9 @@ def _problem(call: Call) -> tuple[Problem, tuple[Any, ...]]:
     """The problem, and the tensors that tiles are cut from."""
     shape = scores_shape(call.q, call.k, call.v, call.grouped)
     rows, parameters = rows_again(call.mapping, call.value, call.parameter, shape)
-    left, right = (None if side < 0 else side for side in (call.left, call.right))
-    band = Band(left, right, call.offset)
+    band = band_again(call.left, call.right, call.offset)
     dropping = None if call.seed is None else Dropping(call.dropout_p, int(call.seed))
-    # the backward, in a thread of its own, must cut the tiles whose seeds these are
-    threads = 1 if dropping is not None else torch.get_num_threads()
+    threads = threads_for(call.dropout_p)
     problem = Problem(shape, band, call.scale, call.grouped, rows, None, dropping, threads)
     tensors = call.q, call.k, call.v, call.bias, call.allowed, call.within
     return problem, (*tensors, *parameters)
@@ -131,12 +135,6 @@ def _backward_operator(g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
         problem, tensors = _problem(Call(*arguments))
         found = gradients_of_tiles(tensors, (), problem, wanted[: len(tensors) - 2], g)
     return gradients_of(g, [*found, None][:_GRADIENTS])
-
-
-@_backward_operator.register_fake
-def _(g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *arguments, wanted = rest
-    return fake_gradients(g, arguments, wanted)
 
 
 def _plainly(

@@ -88,15 +88,18 @@ def read_band(shape: torch.Size, is_causal: bool, align: object, window: object)
 
 def band_mask(band: Band, shape: torch.Size, device: torch.device) -> Tensor | None:
     """(Lq, Lk), True for the keys of the band; None if those are all."""
-    left, right = band.left, band.right
-    if left is None and right is None:
+    if band.left is None and band.right is None:
         return None
     position = torch.arange(shape[-2], device=device).unsqueeze(1) + band.offset
-    ahead = torch.arange(shape[-1], device=device) - position
-    if right is None:
-        return ahead >= -left if left is not None else None
-    seen = ahead <= right
-    return seen if left is None else seen & (ahead >= -left)
+    return within_band(band, torch.arange(shape[-1], device=device) - position)
+
+
+def within_band(band: Band, ahead: Tensor) -> Tensor | None:
+    """True for keys of the band that are so far ahead of their queries; None if all are."""
+    return intersect(
+        None if band.left is None else ahead >= -band.left,
+        None if band.right is None else ahead <= band.right,
+    )
 
 
 def as_counts(x: Tensor) -> Tensor:
