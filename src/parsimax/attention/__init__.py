@@ -6,6 +6,7 @@ from .bilinear import BilinearAttention
 from .decoding import decode
 from .fertility import FertilityAttention, FertilityState
 from .functional import attention
+from .key_bounds import KeyBounds
 from .latent_tree import LatentTreeAttention
 from .measuring import AttentionStatistics, statistics
 from .multihead import MultiheadAttention
@@ -19,6 +20,7 @@ __all__ = [
     "BilinearAttention",
     "FertilityAttention",
     "FertilityState",
+    "KeyBounds",
     "LatentTreeAttention",
     "MultiheadAttention",
     "StructuredAttention",

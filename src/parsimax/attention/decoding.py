@@ -11,15 +11,17 @@ import torch
 from torch import Tensor
 
 from parsimax._core.dtypes import autocast_on
-from parsimax._core.validation import check_values, values_readable, without_values
+from parsimax._core.validation import values_readable, without_values
 from parsimax.mappings import Mapping, parse
 
+from .caches import check_integers, check_lengths, check_table, joined, needed_pages
 from .choice import DEFAULT_ALPHA, align_alpha, check_one_choice
 from .flash_decoding import decoding_alpha, flash_decode
 from .functional import attention, read_text
 from .inputs import check_devices, check_flag, check_scale, check_tensor
+from .key_bounds import KeyBounds, check_bounds
 from .precision import autocast_inputs
-from .visibility import Window, as_counts, read_window, split_mask
+from .visibility import Window, read_window, split_mask
 
 
 def decode(
@@ -36,6 +38,7 @@ def decode(
     alpha: float | Tensor = DEFAULT_ALPHA,
     mapping: Mapping | str | None = None,
     window: Window = None,
+    bounds: KeyBounds | None = None,
 ) -> Tensor:
     """``px.attention`` of the newest queries of each item to all that its cache holds.
 
@@ -64,6 +67,8 @@ def decode(
         alpha: Which entmax: a number, a tensor (Hq,), or one that broadcasts to (B, Hq, Lq, 1).
         mapping: Any mapping, or its text, instead of alpha.
         window: How far a query sees to the left and to the right of its position.
+        bounds: Of the keys in the cache, up to date: kernels then read no keys of blocks that
+            cannot have weight. What is computed is the same; elsewhere bounds are not looked at.
 
     Returns:
         (B, Hq, Lq, Ev), in the dtype of q.
@@ -91,6 +96,8 @@ def decode(
             raise ValueError(
                 f"{name} must be where q is, {q.device}, or on the CPU, got {x.device}"
             )
+    if bounds is not None:
+        check_bounds(bounds, k_cache, block_table is not None)
     left, right = read_window(window)
     behind = None if left is None else left + q.shape[2]
     block_table = check_table(block_table, lengths, k_cache, behind)
@@ -101,7 +108,7 @@ def decode(
     known = decoding_alpha(*lower, attn_mask, enable_gqa, alpha, chosen)
     if known is not None:
         reach = left, 0 if is_causal else right
-        return flash_decode(*lower, lengths, block_table, attn_mask, reach, known, scale)
+        return flash_decode(*lower, lengths, block_table, attn_mask, reach, known, scale, bounds)
     request = Request(q, lengths, block_table, attn_mask, is_causal, window, behind)
     options = Options(scale, enable_gqa, alpha, mapping)
     if _readable(lengths):
@@ -230,7 +237,7 @@ def _cut(
     if table is not None:
         before = first // max(1, size)
         table = table[:, before : -(-length // max(1, size))]
-        k_cache, v_cache = _joined(k_cache, table), _joined(v_cache, table)
+        k_cache, v_cache = joined(k_cache, table), joined(v_cache, table)
         keys = slice(first - before * size, length - before * size)
     k_cache, v_cache = k_cache[:, :, keys], v_cache[:, :, keys]
     return attention(
@@ -249,13 +256,6 @@ def _cut(
     )
 
 
-def _joined(cache: Tensor, table: Tensor) -> Tensor:
-    """(B, heads, pages * size, E): the pages of each item one after the other."""
-    items, pages = table.shape
-    _, heads, size, width = cache.shape
-    return cache[table].transpose(1, 2).reshape(items, heads, pages * size, width)
-
-
 # --- all items at once, where nobody may look at the lengths --------------------------------------
 
 
@@ -267,10 +267,10 @@ def _masked(request: Request, k_cache: Tensor, v_cache: Tensor, options: Options
     keys = size * (1 if table is None else table.shape[1])
     good = (lengths >= 0) & (lengths <= keys)
     if table is not None:
-        needed = torch.where(_needed(table, lengths, size, behind), table, 0)
+        needed = torch.where(needed_pages(table, lengths, size, behind), table, 0)
         good = good & ((needed >= 0) & (needed < pages)).all(1)
         needed = needed.clamp(0, max(0, pages - 1))
-        k_cache, v_cache = _joined(k_cache, needed), _joined(v_cache, needed)
+        k_cache, v_cache = joined(k_cache, needed), joined(v_cache, needed)
     lengths = torch.where(good, lengths, keys)  # so that the NaN of an item is seen
     # what was never written may be NaN, which a weight of 0 does not remove
     place, ends = torch.arange(keys, device=q.device).view(1, 1, -1, 1), lengths.view(-1, 1, 1, 1)
@@ -312,18 +312,6 @@ def _seen(lengths: Tensor, queries: int, keys: int, is_causal: bool, window: Win
     return seen if left is None else seen & (key - place >= -left)
 
 
-def _needed(table: Tensor, lengths: Tensor, size: int, behind: int | None) -> Tensor:
-    """Which pages of the table have keys that are read."""
-    first, ends = _first_keys(table, size), lengths.unsqueeze(1)
-    needed = first < ends
-    return needed if behind is None else needed & (first + size > ends - behind)
-
-
-def _first_keys(table: Tensor, size: int) -> Tensor:
-    """Of each column, the key that its page begins with."""
-    return torch.arange(table.shape[1], device=table.device) * size
-
-
 # --- checks ---------------------------------------------------------------------------------------
 
 
@@ -360,55 +348,9 @@ def _check_shapes(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_table: obje
                 "block_table"
             )
         return
-    _check_integers(block_table, "block_table")
+    check_integers(block_table, "block_table")
     if block_table.ndim != 2 or block_table.shape[0] != q.shape[0]:  # type: ignore[attr-defined]
         raise ValueError(
             f"block_table must have shape ({q.shape[0]}, most pages of an item), got "
             f"{tuple(block_table.shape)}"  # type: ignore[attr-defined]
         )
-
-
-def _check_integers(x: object, name: str) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a tensor of integers or None, got {type(x).__name__}")
-    if x.dtype == torch.bool or x.is_floating_point() or x.is_complex():
-        raise TypeError(f"{name} must have an integer dtype, got {x.dtype}")
-
-
-def check_lengths(lengths: Tensor | None, items: int, capacity: int) -> Tensor | None:
-    """Integers, one for each item, from 0 to the capacity."""
-    if lengths is None:
-        return None
-    _check_integers(lengths, "lengths")
-    if lengths.ndim != 1 or lengths.shape[0] != items:
-        raise ValueError(
-            f"lengths must have one length for each of the {items} items, got shape "
-            f"{tuple(lengths.shape)}"
-        )
-    lengths = as_counts(lengths)
-    if values_readable():
-        expected = f"from 0 to {capacity}, the keys that the cache has room for"
-        check_values(lengths, "lengths", lambda n: (n >= 0) & (n <= capacity), expected)
-    return lengths
-
-
-def check_table(
-    block_table: Tensor | None, lengths: Tensor | None, cache: Tensor, behind: int | None
-) -> Tensor | None:
-    """Every page that an item needs exists."""
-    if block_table is None:
-        return None
-    block_table = as_counts(block_table)
-    if not values_readable():
-        return block_table
-    if any(x.device.type != "cpu" for x in (block_table, lengths) if x is not None):
-        return block_table  # nobody would look at it
-    pages, _, size, _ = cache.shape
-    table = block_table
-    if lengths is None:
-        lengths = torch.full_like(table[:, 0], size * table.shape[1]) if table.numel() else None
-    if lengths is not None:
-        table = table[_needed(table, lengths, size, behind)]
-    expected = f"from 0 to {pages - 1}, a page of the cache"
-    check_values(table, "block_table", lambda n: (n >= 0) & (n < pages), expected)
-    return block_table

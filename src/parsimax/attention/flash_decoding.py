@@ -17,6 +17,7 @@ from parsimax.mappings import Mapping
 
 from .flash import LARGEST_HEAD, UNLIMITED, not_too_steep
 from .fused import alphas_of_heads, kernel_alpha
+from .key_bounds import KeyBounds
 from .visibility import Band
 
 Reach = tuple[int | None, int | None]  # before and after a position; None is without limit
@@ -89,6 +90,7 @@ def flash_decode(
     reach: Reach,
     alpha: float | Tensor,
     scale: float,
+    bounds: KeyBounds | None = None,
 ) -> Tensor:
     """Context (B, Hq, Lq, Ev); ``reach`` is how far a query sees before and after its position."""
     left = UNLIMITED if reach[0] is None else min(reach[0], UNLIMITED)
@@ -104,8 +106,10 @@ def flash_decode(
         block_table = block_table.to(q.device)
     tensor = alpha if isinstance(alpha, Tensor) else None
     value = 0.0 if isinstance(alpha, Tensor) else alpha
+    of_keys = (None, None, None) if bounds is None else bounds.tensors
     arguments = (
-        q, k_cache, v_cache, lengths, block_table, attn_mask, tensor, value, scale, left, right
+        q, k_cache, v_cache, lengths, block_table, attn_mask, tensor, value, scale, left, right,
+        *of_keys, 0 if bounds is None else bounds.block,
     )  # fmt: skip
     if recorded():
         compiled: Tensor = _operator(*arguments)
@@ -125,25 +129,34 @@ def _launch(
     scale: float,
     left: int,
     right: int,
+    middle: Tensor | None,
+    width: Tensor | None,
+    radius: Tensor | None,
+    block: int,
 ) -> Tensor:
-    on_device_of, decode, problem_of = _kernels()
+    on_device_of, decode, problem_of, bounds_of, tiles_for = _kernels()
     alpha = value if tensor is None else alphas_of_heads(tensor)
     band = None if left == right == UNLIMITED else (left, right)
     q = q if q.stride(-1) == 1 else q.contiguous()
     problem = problem_of(q, k_cache, v_cache, lengths, block_table, attn_mask, alpha, scale, band)
+    # what is not of these keys as they are read, or too coarse, says nothing
+    fine = middle is not None and tiles_for(q, v_cache, alpha).columns % block == 0
+    if middle is not None and fine and middle.dtype == k_cache.dtype:
+        problem = problem._replace(bounds=bounds_of(middle, width, radius, block))
     with on_device_of(q):
         out: Tensor = decode(problem)
         return out
 
 
 @cache
-def _kernels() -> tuple[Any, Any, Any]:
+def _kernels() -> tuple[Any, ...]:
     """What is imported only where it is needed; to look it up takes a step three microseconds."""
     from parsimax.kernels.gpu import on_device_of
+    from parsimax.kernels.gpu.flash.decode.bounds import Bounds
     from parsimax.kernels.gpu.flash.decode.launch import decode
-    from parsimax.kernels.gpu.flash.decode.problem import Problem
+    from parsimax.kernels.gpu.flash.decode.problem import Problem, tiles_for
 
-    return on_device_of, decode, Problem
+    return on_device_of, decode, Problem, Bounds, tiles_for
 
 
 # --- torch.compile --------------------------------------------------------------------------------
@@ -162,10 +175,15 @@ def _operator(
     scale: float,
     left: int,
     right: int,
+    middle: Tensor | None = None,
+    width: Tensor | None = None,
+    radius: Tensor | None = None,
+    block: int = 0,
 ) -> Tensor:
     return _launch(
-        q, k_cache, v_cache, lengths, block_table, attn_mask, alpha, value, scale, left, right
-    )
+        q, k_cache, v_cache, lengths, block_table, attn_mask, alpha, value, scale, left, right,
+        middle, width, radius, block,
+    )  # fmt: skip
 
 
 @_operator.register_fake

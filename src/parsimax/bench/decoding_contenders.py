@@ -11,12 +11,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import parsimax as px
+from parsimax.attention import KeyBounds
 
 OURS = "parsimax: alpha 1.5"
 HEADS = "parsimax: one alpha a head"
 PAGES = "parsimax: alpha 1.5, pages of 16"
+BOUNDS = "parsimax: alpha 1.5, bounds of keys"
+HEADS_BOUNDS = "parsimax: one alpha a head, bounds of keys"
 SOFTMAX = "parsimax: alpha 1"
-MINE = frozenset({OURS, HEADS, PAGES, SOFTMAX})
+MINE = frozenset({OURS, HEADS, PAGES, BOUNDS, HEADS_BOUNDS, SOFTMAX})
 
 BLOCK = 64
 _PAGE = 16
@@ -55,7 +58,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Problem:
-    """Queries (B, Hq, 1, E), caches (B, H, keys, E), one alpha a head, and the same in pages."""
+    """Queries (B, Hq, 1, E), caches (B, H, keys, E), one alpha a head, and the same in pages.
+
+    Bounds of the keys are taken up to date in each step for its one new key.
+    """
 
     q: Tensor
     k: Tensor
@@ -65,6 +71,7 @@ class Problem:
     table: Tensor
     k_pages: Tensor
     v_pages: Tensor
+    bounds: KeyBounds
 
 
 def problem(shape: Shape, dtype: torch.dtype, device: str, seed: int = 0) -> Problem:
@@ -90,7 +97,8 @@ def problem(shape: Shape, dtype: torch.dtype, device: str, seed: int = 0) -> Pro
     alpha = torch.linspace(1.1, 1.9, shape.heads, device=device)
     lengths = torch.full((shape.batch,), shape.keys, device=device, dtype=torch.int32)
     table, k_pages, v_pages = _pages(k, v, generator)
-    return Problem(q.to(dtype), k, v, alpha, lengths, table, k_pages, v_pages)
+    bounds = KeyBounds.of(k)
+    return Problem(q.to(dtype), k, v, alpha, lengths, table, k_pages, v_pages, bounds)
 
 
 def _pages(k: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,7 +134,21 @@ def contenders(shape: Shape, p: Problem, device: str) -> dict[str, Attend]:
             p.q, *caches, p.lengths, p.table, enable_gqa=grouped, alpha=1.5
         )  # fmt: skip
 
-    mine: dict[str, Attend] = {OURS: ours(1.5), HEADS: ours(None), PAGES: paged, SOFTMAX: ours(1.0)}
+    def bounded(alpha: float | None) -> Attend:
+        def attend(p: Problem) -> Tensor:
+            p.bounds.update(p.k, p.lengths)
+            return px.attention.decode(
+                p.q, p.k, p.v, p.lengths, enable_gqa=grouped,
+                alpha=p.alpha if alpha is None else alpha, bounds=p.bounds,
+            )  # fmt: skip
+
+        return attend
+
+    mine: dict[str, Attend] = {
+        OURS: ours(1.5), HEADS: ours(None), PAGES: paged, SOFTMAX: ours(1.0),
+    }  # fmt: skip
+    if device == "cuda":  # nobody else looks at them
+        mine |= {BOUNDS: bounded(1.5), HEADS_BOUNDS: bounded(None)}
     names = BACKENDS if device == "cuda" else {"torch: softmax, plain": "MATH"}
     return {**{name: _torch(backend, p) for name, backend in names.items()}, **mine}
 
@@ -166,6 +188,6 @@ def _torch(backend: str, p: Problem) -> Attend:
 
 def alpha_of(name: str, p: Problem) -> float | Tensor:
     """The alpha that a contender computes with."""
-    if name == HEADS:
+    if name in (HEADS, HEADS_BOUNDS):
         return p.alpha
-    return 1.5 if name in (OURS, PAGES) else 1.0
+    return 1.5 if name in (OURS, PAGES, BOUNDS) else 1.0

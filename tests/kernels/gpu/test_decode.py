@@ -28,6 +28,7 @@ SMALL = problem.Tiles(
     value_many=4,
     add=32,
 )
+BLOCK = 64 if ON_GPU else 16
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 LENGTHS = (61, 0, 23)
 
@@ -107,18 +108,29 @@ def expected(q, k, v, alpha, lengths, *, scale=0.5, seen=None, reach=(None, None
 
 
 def check(q, k, v, alpha=1.5, *, page=None, scale=0.5, seen=None, reach=(None, None), **options):
+    """The result, and that with bounds of keys; ``bounded`` says that only one is asked for."""
     lengths = options.pop("lengths", torch.tensor(LENGTHS, device=DEVICE))
     right = expected(q, k, v, alpha, lengths, scale=scale, seen=seen, reach=reach)
     table = None
     if page is not None:
         (k, table), (v, _) = paged(k, page), paged(v, page)
         table = options.pop("table", table)
-    found = flash_decoding.flash_decode(q, k, v, lengths, table, seen, reach, alpha, scale)
-    assert found.dtype == q.dtype
-    off = (found.double() - right).norm() / right.norm()
-    assert off <= TOLERANCE[q.dtype], off
-    assert not found[1].any()  # the item without keys
-    return found
+    both = (False, True) if page is None or page % 8 == 0 else (False,)
+    bounded = options.pop("bounded", None)
+    results = []
+    for known in both if bounded is None else (bounded,):
+        bounds = None
+        if known:
+            bounds = px.attention.KeyBounds.of(k, lengths, table, block=8 if page else BLOCK)
+        found = flash_decoding.flash_decode(
+            q, k, v, lengths, table, seen, reach, alpha, scale, bounds
+        )  # fmt: skip
+        assert found.dtype == q.dtype
+        off = (found.double() - right).norm() / right.norm()
+        assert off <= TOLERANCE[q.dtype], off
+        assert not found[1].any()  # the item without keys
+        results.append(found)
+    return results[0]
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.02, 1.3, 1.5, 2.0])

@@ -36,9 +36,9 @@ def _launched_by_addresses(monkeypatch):
     launch_by_addresses(monkeypatch)
 
 
-def twice(*arguments, launches, **options):
+def twice(*arguments, launches, bounded=False, **options):
     """The same result by tensors and by addresses, and how many kernels the second took."""
-    plans = len(launch._PLANS)
+    plans, options = len(launch._PLANS), options | {"bounded": bounded}
     first = check(*arguments, **options)
     assert len(launch._PLANS) == plans + 1
     before = Interpreted.again
@@ -54,6 +54,9 @@ def test_each_kind_of_step_by_addresses():
     twice(*data, 1.0, launches=2)
     twice(*data, torch.tensor((1.0, 1.3), device=DEVICE), launches=3)
     twice(*data, 1.5, page=5, launches=3)
+    twice(*data, 1.5, launches=4, bounded=True)
+    twice(*data, 1.5, page=16, launches=4, bounded=True)
+    twice(*data, 1.5, seen=noise, launches=3, bounded=True)  # of which they say nothing
     twice(*data, 1.5, seen=noise > -0.3, launches=3)
     twice(*data, 1.0, seen=noise, launches=2)
     twice(*inputs(queries=2, group=9), 1.5, reach=(9, 0), launches=3)
@@ -82,14 +85,15 @@ def test_plans_do_not_mix():
         (data, {"seen": noise[:, :1]}),
         (data, {"scale": 0.25}),
         (data, {"reach": (7, 0)}),
+        (data, {"bounded": True}),
         (data, {"lengths": torch.tensor(LENGTHS, device=DEVICE, dtype=torch.int32)}),
         (data, {"lengths": torch.tensor(LENGTHS, device=DEVICE).repeat_interleave(2)[::2]}),
     ]
     for arguments, options in shapes:
-        check(*arguments, **options)
+        check(*arguments, **{"bounded": False} | options)
     assert len(launch._PLANS) == len(shapes)
     for arguments, options in shapes[::3]:
-        check(*arguments, **options)
+        check(*arguments, **{"bounded": False} | options)
     assert len(launch._PLANS) == len(shapes)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import parsimax as px
-from parsimax.attention import flash, flash_decoding, fused
+from parsimax.attention import flash, flash_decoding, fused, key_bounds
 from parsimax.attention.visibility import Band
 
 pytest.importorskip("triton")
@@ -98,6 +98,20 @@ def decoding(seed: int, lead: int) -> tuple[Results, Results]:
     return [found], [px.attention(*exact, scale=0.5, enable_gqa=True, key_lengths=lengths)]
 
 
+def bounded_decoding(seed: int, lead: int) -> tuple[Results, Results]:
+    """With bounds of the keys, which have just learned of the last ones."""
+    q = drawn(2, 4, 1, 16, seed=seed, lead=lead)
+    k, v = (drawn(2, 2, 300, 16, seed=seed + i) for i in (1, 2))
+    lengths = torch.tensor([300 - seed, 41], dtype=torch.int32)
+    bounds = px.attention.KeyBounds.of(k, lengths - 3)
+    key_bounds.by_kernel(bounds, k, lengths, None, 3)
+    found = flash_decoding.flash_decode(
+        q, k, v, lengths, None, None, (None, None), 1.5, 0.5, bounds
+    )  # fmt: skip
+    exact = [x.double() for x in (q, k, v)]
+    return [found], [px.attention(*exact, scale=0.5, enable_gqa=True, key_lengths=lengths)]
+
+
 def off(found: Results, right: Results) -> float:
     pairs = zip(found, right, strict=True)
     return max(float((a.double() - b.double()).norm() / b.double().norm()) for a, b in pairs)
@@ -111,7 +125,7 @@ def solve_all(gpu: Any) -> None:
     problems.tiles_for = lambda q, v: small
     for module in (candidates, launch, gpu.interpreted(candidates)):
         module.FEW = type(module.FEW)(4)  # lists are made from so many blocks on
-    for solve in (rows, few_keys, many_keys, decoding):
+    for solve in (rows, few_keys, many_keys, decoding, bounded_decoding):
         for seed, (time, lead) in enumerate({"first": 0, "again": 0, "not aligned": 1}.items()):
             gpu.launches, gpu.asked = {}, 0
             found, right = solve(seed, lead)

@@ -56,7 +56,9 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], di
 
 
 @pytest.mark.parametrize("time", ["first", "again", "not aligned"])
-@pytest.mark.parametrize("problem", ["rows", "few_keys", "many_keys", "decoding"])
+@pytest.mark.parametrize(
+    "problem", ["rows", "few_keys", "many_keys", "decoding", "bounded_decoding"]
+)
 def test_kernels_are_launched_with_what_they_were_compiled_for(solved, problem, time) -> None:
     line = solved[problem, time]
     assert line["off"] <= TOLERANCE.get(problem, 2e-3)

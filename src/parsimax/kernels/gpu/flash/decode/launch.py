@@ -21,7 +21,7 @@ _PLANS: dict[Hashable, Plan] = {}
 
 def decode(p: Problem) -> Tensor:
     """Context (B, Hq, Lq, Ev)."""
-    q, k, v, lengths, table, seen, alpha, scale, band, tiles = p
+    q, k, v, lengths, table, seen, alpha, scale, band, tiles, bounds = p
     # what is not there is not read
     given = (
         q,
@@ -31,6 +31,7 @@ def decode(p: Problem) -> Tensor:
         q if lengths is None else lengths,
         q if table is None else table,
         alpha if isinstance(alpha, Tensor) else q,
+        *((q, q, q) if bounds is None else bounds[:3]),
     )
     addresses = [*map(Tensor.data_ptr, given)]
     key = (
@@ -39,7 +40,8 @@ def decode(p: Problem) -> Tensor:
         table if table is None else (table.dtype, table.shape, table.stride()),
         seen if seen is None else (seen.dtype, seen.stride()),
         alpha.dtype if isinstance(alpha, Tensor) else alpha,
-        scale, band, tiles, q.get_device(), alignment(addresses),
+        scale, band, tiles, None if bounds is None else bounds.block,
+        q.get_device(), alignment(addresses),
     )  # fmt: skip
     plan = found_again(_PLANS, key, lambda: Plan(p))
     out = q.new_empty(plan.shape)

@@ -59,7 +59,7 @@ def head_and_query(rows, count, first_head, queries):
 
 
 @triton.jit
-def _page(page, pages):
+def existing_page(page, pages):
     """A page that exists: who asks for another is told so by :func:`lost_pages`."""
     return tl.where((page < 0) | (page >= pages), 0, page).to(tl.int64)
 
@@ -104,7 +104,7 @@ def cache_rows(
         table_here = table_ptr + wide(item) * table_row
         if PAGED == WHOLE_PAGES:
             number = block * COLUMNS // PAGE
-            page = _page(tl.load(table_here + wide(number) * table_column), pages)
+            page = existing_page(tl.load(table_here + wide(number) * table_column), pages)
             at = columns - number * PAGE
         elif PAGED == SHORT_PAGES:  # places of the table are read once, and not for each row
             page = tl.zeros([COLUMNS], tl.int64)
@@ -112,14 +112,14 @@ def cache_rows(
                 number = block * (COLUMNS // PAGE) + part
                 place = table_here + wide(number) * table_column
                 there = (number * PAGE < keys) & ((number + 1) * PAGE > low)
-                one = _page(tl.load(place, mask=there, other=0), pages)
+                one = existing_page(tl.load(place, mask=there, other=0), pages)
                 page = tl.where(here // PAGE == part, one, page)
             at = here % PAGE
         else:
             number = columns // PAGE
             places = number.to(tl.int64) * table_column
             there = (columns < keys) & (columns >= low)
-            page = _page(tl.load(table_here + places, mask=there, other=0), pages)
+            page = existing_page(tl.load(table_here + places, mask=there, other=0), pages)
             at = columns - number * PAGE
         offsets = page * item_step + at.to(tl.int64) * row_step
         rows = columns

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from parsimax.kernels.gpu.chain import Chain, Launch
-from parsimax.kernels.gpu.flash.arguments import kind_of, mask_kind
+from parsimax.kernels.gpu.flash.arguments import ADDED, kind_of, mask_kind
 from parsimax.kernels.gpu.flash.problem import UNLIMITED
 from parsimax.kernels.gpu.sizes import pieces, power_of_two
 
 from .output import parts_kernel
 from .places import ANY_PAGES, SHORT_PAGES, WHOLE_CACHE, WHOLE_PAGES
 from .problem import Cut, Problem
-from .scores import scores_kernel
+from .scores import promising_kernel, scores_kernel
 from .soft import soft_kernel
 from .solve import solve_kernel
 from .total import sum_kernel
+from .uppers import uppers_kernel
 
 _ENOUGH = 2e-3  # surplus of mass at which one more step is the last: it leaves about its square
 _FEW_PAGES = 8  # that may make up a block
@@ -24,7 +27,10 @@ _FEW_PAGES = 8  # that may make up a block
 # registers that it has: numbers of all parts, and of one
 _MOST_ADDED, _MOST_OF_PART = 40 << 10, 1024
 
-GIVEN = ("q", "k", "v", "seen", "lengths", "table", "alphas", "out")  # tensors of every step
+# tensors of every step
+GIVEN = (
+    "q", "k", "v", "seen", "lengths", "table", "alphas", "middle", "width", "radius", "out"
+)  # fmt: skip
 _ALIGNED = 32  # numbers: 128 bytes
 
 
@@ -103,7 +109,8 @@ class _Writer:
         numbers = self.cut.real * self.values  # of a part
         by_last = splits * numbers <= _MOST_ADDED and numbers <= _MOST_OF_PART
         add = self.together(splits, numbers) if by_last else 0
-        found = [self.scores(), self.solve(), self.parts(splits, add)]
+        scores = self.promising() if self.bounded() else [self.scores()]
+        found = [*scores, self.solve(), self.parts(splits, add)]
         return found if by_last else [*found, self.total(splits, soft=False)]
 
     def together(self, parts: int, numbers: int) -> int:
@@ -142,20 +149,80 @@ class _Writer:
         """Of all keys, and the largest of every block."""
         p, cut = self.p, self.cut
         splits = cut.splits(cut.tiles.programs)
-        self.plan.piece("scores", cut.all_rows * cut.line * cut.tiles.columns)
-        self.plan.piece("tops", cut.all_rows * cut.line)
+        self.places_of_scores()
         names = "q k alphas seen lengths table scores tops"
         numbers = (
             p.scale, self.beta, *self.counts, p.q.shape[3], cut.row_tiles, splits, cut.line,
-            *self.band, *self.pages, *p.q.stride()[:3], *p.k.stride(), *self.seen_steps,
+            *self.all_steps(),
         )  # fmt: skip
         options = {
-            **self.reading, "TENSOR": self.tensor, "MASK": mask_kind(p.seen),
-            "STRIDED": p.k.stride(3) != 1, "WHOLE": self.size == p.q.shape[3], "SIZE": self.size,
-            "num_warps": cut.tiles.warps, "num_stages": self.stages(p.table is not None),
+            **self.reading_keys(), "TENSOR": self.tensor,
+            "num_stages": self.stages(p.table is not None),
         }  # fmt: skip
         grid = (splits * cut.all_tiles,)
         return Launch(scores_kernel, grid, self.plan.which(names), numbers, options)
+
+    def places_of_scores(self) -> None:
+        """Of every key, and the largest of every block."""
+        cut = self.cut
+        self.plan.piece("scores", cut.all_rows * cut.line * cut.tiles.columns)
+        self.plan.piece("tops", cut.all_rows * cut.line)
+
+    def all_steps(self) -> tuple[int, ...]:
+        """Of whoever reads keys for all queries."""
+        p = self.p
+        return (
+            *self.band, *self.pages, *p.q.stride()[:3], *p.k.stride(), *self.seen_steps,
+        )  # fmt: skip
+
+    def reading_keys(self) -> dict[str, Any]:
+        """What they are told."""
+        p = self.p
+        return {
+            **self.reading, "MASK": mask_kind(p.seen), "STRIDED": p.k.stride(3) != 1,
+            "WHOLE": self.size == p.q.shape[3], "SIZE": self.size,
+            "num_warps": self.cut.tiles.warps,
+        }  # fmt: skip
+
+    def bounded(self) -> bool:
+        """Whether there are bounds of keys, which say nothing where numbers are added to scores."""
+        return self.p.bounds is not None and mask_kind(self.p.seen) != ADDED
+
+    def promising(self) -> list[Launch]:
+        """Scores where bounds of the keys allow any weight."""
+        p, cut, tiles, bounds = self.p, self.cut, self.cut.tiles, self.p.bounds
+        assert bounds is not None
+        assert tiles.columns % bounds.block == 0
+        together = max(1, tiles.looked_at * bounds.block // tiles.columns)
+        lookers, splits = cut.splits(tiles.looking_programs), cut.splits(tiles.programs)
+        longest = pieces(cut.blocks, splits)
+        self.places_of_scores()
+        self.plan.piece("uppers", cut.all_rows * cut.line)
+        self.plan.piece("found", cut.all_tiles * lookers * cut.rows)
+        self.plan.piece("promising", cut.all_tiles * splits * longest, torch.int32)
+        size, steps, options = p.q.shape[3], self.all_steps(), self.reading_keys()
+        looking = Launch(
+            uppers_kernel, (lookers * cut.all_tiles,),
+            self.plan.which("q k seen lengths table middle width radius uppers tops found"),
+            (p.scale, *self.counts, size, cut.row_tiles, lookers, cut.line, bounds.middle.shape[2],
+             *steps),
+            {**options, "BLOCK": bounds.block, "TOGETHER": together,
+             "num_stages": tiles.looking_stages},
+        )  # fmt: skip
+        reading = Launch(
+            promising_kernel, (splits * cut.all_tiles,),
+            self.plan.which("q k alphas seen lengths table uppers found promising scores tops"),
+            (p.scale, self.beta, *self.counts, size, cut.row_tiles, splits, cut.line, lookers,
+             longest, *steps),
+            {**options, "TENSOR": self.tensor, "REAL": cut.real, "MANY": self.looked_through(),
+             "num_stages": self.stages(True)},
+        )  # fmt: skip
+        return [looking, reading]
+
+    def looked_through(self) -> int:
+        """Numbers of blocks that are read together, of each of the queries of a tile."""
+        cut = self.cut
+        return max(1, min(cut.tiles.value_many // cut.real, power_of_two(cut.blocks)))
 
     def solve(self) -> Launch:
         """The threshold of each query."""
@@ -192,7 +259,7 @@ class _Writer:
         options = {
             **self.chosen, **self.reading, "ROUGH": p.q.dtype != torch.float32,
             "STRIDED": p.v.stride(3) != 1, "REAL": cut.real,
-            "MANY": max(1, min(tiles.value_many // cut.real, power_of_two(cut.blocks))),
+            "MANY": self.looked_through(),
             "WHOLE": self.values == p.v.shape[3], "VALUES": self.values, "ADD": add,
             "maxnreg": tiles.registers if few_registers else None,
             "num_warps": tiles.value_warps, "num_stages": self.stages(True),

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from parsimax.kernels.gpu.sizes import pieces, power_of_two
 
+from .bounds import Bounds
 from .lists import ALIGNED
 
 
@@ -24,6 +25,9 @@ class Tiles(NamedTuple):
     value_parts: int = 8  # of a tile at least: one may have more live blocks than another
     solve_warps: int = 8
     hold: int = 256  # blocks whose scores a query holds while it looks for its threshold
+    looking_programs: int = 264  # that read bounds of blocks
+    looked_at: int = 64  # bounds that are read together
+    looking_stages: int = 3
     few: int = 128  # blocks of scores that are read together, if there are more
     many: int = 4096  # largest scores of blocks that are looked at together
     value_many: int = 8192  # the same, of all queries of a tile
@@ -40,7 +44,7 @@ def tiles_for(q: Tensor, v: Tensor, alpha: float | Tensor) -> Tiles:
     width = max(16, power_of_two(max(q.shape[-1], v.shape[-1]))) * q.element_size()
     tiles = Tiles(rows=64 if width <= 256 else 32)
     if width > 512:
-        tiles = Tiles(columns=32, rows=16)
+        tiles = Tiles(columns=32, rows=16, looked_at=32, looking_stages=1)
     if isinstance(alpha, Tensor) and q.shape[0] * q.shape[1] * q.shape[2] <= _FEW_ROWS:
         # an alpha of a head may be near 1, where most blocks live and every weight is a power: more
         # warps and programs take 117 in place of 182 us for solver and values of 1 x 32 / 8 heads
@@ -60,6 +64,7 @@ class Problem(NamedTuple):
         alpha: From 1 up, or a tensor (Hq,) without gaps.
         band: How far before and after its position a query sees; None is without limit.
         tiles: None is :func:`tiles_for`.
+        bounds: Of blocks of keys, as many of which make up a block of a tile.
     """
 
     q: Tensor
@@ -72,6 +77,7 @@ class Problem(NamedTuple):
     scale: float
     band: tuple[int, int] | None
     tiles: Tiles | None = None
+    bounds: Bounds | None = None
 
     @property
     def capacity(self) -> int:
