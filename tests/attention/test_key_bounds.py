@@ -136,9 +136,9 @@ def test_of_what_they_cannot_be():
         KeyBounds.of(draw(2, 1, 70, 8).long())
     with pytest.raises(TypeError, match=r"k_cache must be a torch\.Tensor, got list"):
         KeyBounds.of([[1.0]])
-    with pytest.raises(ValueError, match=r"block must be one of \[8, 16, 32, 64\]"):
+    with pytest.raises(ValueError, match="block must be one of 8, 16, 32, 64 for"):
         KeyBounds.of(draw(2, 1, 70, 8), block=10)
-    with pytest.raises(ValueError, match=r"block must be one of \[8, 16, 32\]"):
+    with pytest.raises(ValueError, match="block must be one of 8, 16, 32 for"):
         KeyBounds.of(draw(2, 1, 70, 256), block=64)
     table = torch.tensor([[0, 1]])
     with pytest.raises(ValueError, match="pages of a multiple of 8 keys, got 12"):
@@ -151,6 +151,59 @@ def test_of_what_they_cannot_be():
         KeyBounds.of(draw(2, 1, 48, 8), None, torch.tensor([[0, 2]]))
     with pytest.raises(ValueError, match="most pages of an item"):
         KeyBounds.of(draw(2, 1, 48, 8), None, torch.tensor([0, 1]))
+
+
+def test_tables_that_are_none():
+    pages, lengths = draw(4, 1, 48, 8), torch.tensor([90, 96])
+    for table, error in (
+        (torch.tensor([[0.0, 1.0], [2.0, 3.0]]), "integer dtype"),
+        ([[0, 1], [2, 3]], "tensor of integers"),
+    ):
+        with pytest.raises(TypeError, match=error):
+            KeyBounds.of(pages, lengths, table)
+        with pytest.raises(TypeError, match=error):
+            KeyBounds.of(pages, block=16).update(pages, lengths, table)
+
+
+def test_pages_that_a_window_hides_may_have_been_given_back():
+    pages, lengths = draw(4, 1, 48, 8), torch.tensor([90, 96])
+    bounds = KeyBounds.of(pages, block=16)
+    table = torch.tensor([[-1, 1], [-1, 3]])
+    bounds.update(pages, lengths, table, new=1)
+    with pytest.raises(ValueError, match="a page of the cache"):
+        bounds.update(pages, lengths, table, new=60)
+
+
+def test_fake_tensors():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        k, lengths = torch.empty(2, 2, 70, 8), torch.zeros(2, dtype=torch.int64)
+        assert KeyBounds.of(k, lengths).middle.shape == (2, 2, 2, 8)
+
+
+def test_parts_of_bounds_are_copied_first():
+    k = draw(2, 4, 70, 8)
+    whole = KeyBounds.of(k)
+    parts = [x[:, 2:] for x in whole.tensors]
+    with pytest.raises(ValueError, match="without gaps"):
+        KeyBounds(*parts, whole.block).update(k[:, 2:])
+    half = KeyBounds(*[x.contiguous() for x in parts], whole.block)
+    half.update(k[:, 2:], new=70)
+    for mine, theirs in zip(half.tensors, parts, strict=True):
+        assert torch.equal(mine, theirs)
+    middle, width, radius = whole.tensors
+    for wrong in (
+        (middle, width[..., :4].contiguous(), radius),
+        (middle, width, radius[:1]),
+        (middle, width, radius.half()),
+        (middle, width.half(), radius),
+    ):
+        with pytest.raises(ValueError, match=r"as KeyBounds\.of makes them"):
+            KeyBounds(*wrong, whole.block).update(k)
+    for block in (0, 48, 128):
+        with pytest.raises(ValueError, match="bounds must have blocks of 8, 16, 32, 64 keys"):
+            KeyBounds(*whole.tensors, block).update(k)
 
 
 def test_of_another_cache():

@@ -69,7 +69,8 @@ def test_a_run_folder(tmp_path: Path) -> None:
         "config.yaml", "vocabulary.json", "versions.json", "metrics.jsonl", "checkpoints",
     }  # fmt: skip
     assert {p.name for p in (tmp_path / "run/checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
-    assert json.loads((tmp_path / "run/versions.json").read_text())["torch"] == torch.__version__
+    versions = json.loads((tmp_path / "run/versions.json").read_text())
+    assert torch.__version__.startswith(versions["torch"])  # which may say nothing of CUDA
 
     lines = read_metrics(tmp_path / "run/metrics.jsonl")
     assert [line["event"] for line in lines] == ["validation"] * 4 + ["test"]

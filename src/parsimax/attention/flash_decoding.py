@@ -134,13 +134,15 @@ def _launch(
     radius: Tensor | None,
     block: int,
 ) -> Tensor:
-    on_device_of, decode, problem_of, bounds_of, tiles_for = _kernels()
+    on_device_of, decode, problems, bounds_of = _kernels()
     alpha = value if tensor is None else alphas_of_heads(tensor)
     band = None if left == right == UNLIMITED else (left, right)
     q = q if q.stride(-1) == 1 else q.contiguous()
-    problem = problem_of(q, k_cache, v_cache, lengths, block_table, attn_mask, alpha, scale, band)
+    problem = problems.Problem(
+        q, k_cache, v_cache, lengths, block_table, attn_mask, alpha, scale, band
+    )
     # what is not of these keys as they are read, or too coarse, says nothing
-    fine = middle is not None and tiles_for(q, v_cache, alpha).columns % block == 0
+    fine = middle is not None and problems.tiles_for(q, v_cache, alpha).columns % block == 0
     if middle is not None and fine and middle.dtype == k_cache.dtype:
         problem = problem._replace(bounds=bounds_of(middle, width, radius, block))
     with on_device_of(q):
@@ -152,11 +154,11 @@ def _launch(
 def _kernels() -> tuple[Any, ...]:
     """What is imported only where it is needed; to look it up takes a step three microseconds."""
     from parsimax.kernels.gpu import on_device_of
+    from parsimax.kernels.gpu.flash.decode import problem
     from parsimax.kernels.gpu.flash.decode.bounds import Bounds
     from parsimax.kernels.gpu.flash.decode.launch import decode
-    from parsimax.kernels.gpu.flash.decode.problem import Problem, tiles_for
 
-    return on_device_of, decode, Problem, Bounds, tiles_for
+    return on_device_of, decode, problem, Bounds
 
 
 # --- torch.compile --------------------------------------------------------------------------------

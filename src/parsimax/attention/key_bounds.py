@@ -7,21 +7,23 @@ lost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from parsimax._core.backend import choose
-from parsimax._core.validation import recorded
+from parsimax._core.validation import recorded, without_values
 
-from .caches import check_lengths, check_table, joined
+from .caches import check_integers, check_lengths, check_table, joined
 from .inputs import check_tensor
 
 BLOCKS = (8, 16, 32, 64)  # keys of a block
 _WIDE = 512  # bytes of a key; blocks of wider ones have half of the keys
 _LARGEST_HEAD = 256  # that there are kernels for
 _WIDER = 1.0 + 2.0**-7  # so that no rounding makes a block narrower
+_OF_SUMS = 2.0**-16  # of the middle: what sums of products may be off by
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +31,11 @@ class KeyBounds:
     """What :func:`px.attention.decode` may know of the keys of a cache, to skip most of them.
 
     Of each block of keys of a cache (B, H, capacity, E), or of pages, a middle and how far a key is
-    apart from it at most: 1/32 of the memory of the keys. Decoding with them gives what it gives
-    without, as long as they are up to date: whoever writes keys says so by :meth:`update`.
+    apart from it at most: with blocks of 64, 1/32 of the memory of the keys. Decoding with them
+    gives what it gives without, as long as they are up to date: whoever writes keys says so by
+    :meth:`update`. Whoever copies or reorders items or pages does so with the three tensors, which
+    lie as the cache does. An item that shares a page has to have all keys of each of its blocks
+    that are another's.
 
     Attributes:
         middle: (B, H, blocks of an item or a page, E), in the dtype of the keys.
@@ -75,12 +80,7 @@ class KeyBounds:
             block: Keys of a block, 8, 16, 32 or 64; the size of pages is a multiple of it. By
                 default the most that suits.
         """
-        check_tensor("k_cache", k_cache)
-        if k_cache.ndim != 4:
-            raise ValueError(
-                "k_cache must have four dimensions (B, heads, length, size), got shape "
-                f"{tuple(k_cache.shape)}"
-            )
+        _check_cache(k_cache)
         block = _block_for(k_cache, block, block_table is not None)
         items, heads, length, size = k_cache.shape
         shape = items, heads, -(-length // block), size
@@ -90,8 +90,10 @@ class KeyBounds:
             k_cache.new_full(shape[:3], torch.inf, dtype=torch.float32),
             block,
         )
-        pages = 1 if block_table is None else block_table.shape[-1]
-        found.update(k_cache, lengths, block_table, new=max(1, length * pages))
+        if block_table is not None:
+            _check_table(block_table)
+            length *= block_table.shape[1]
+        found.update(k_cache, lengths, block_table, new=length)
         return found
 
     def update(
@@ -104,28 +106,25 @@ class KeyBounds:
     ) -> None:
         """Take in the last ``new`` keys of each item, which are in the cache already.
 
-        Lengths, which count them, are not read on the host, where the cache is on a GPU.
+        Lengths, which count them, are not read on the host where there is a kernel.
         """
+        _check_cache(k_cache)
         check_bounds(self, k_cache, block_table is not None)
         if isinstance(new, bool) or not isinstance(new, int) or new < 0:
             raise ValueError(f"new must be a number of keys, at least 0, got {new!r}")
         items = k_cache.shape[0]
         capacity = k_cache.shape[2]
         if block_table is not None:
-            if block_table.ndim != 2:
-                raise ValueError(
-                    "block_table must have shape (B, most pages of an item), got "
-                    f"{tuple(block_table.shape)}"
-                )
+            _check_table(block_table)
             items, pages = block_table.shape
             capacity *= pages
         lengths = check_lengths(lengths, items, capacity)
-        block_table = check_table(block_table, lengths, k_cache, None)
+        block_table = check_table(block_table, lengths, k_cache, new)
         if lengths is not None:
             lengths = lengths.to(k_cache.device)
         if block_table is not None:
             block_table = block_table.to(k_cache.device)
-        run = _operator if recorded() else _update
+        run = _operator if recorded() or without_values(k_cache) else _update
         run(*self.tensors, k_cache.detach(), lengths, block_table, self.block, new)
 
     @property
@@ -139,6 +138,8 @@ def check_bounds(bounds: object, k_cache: Tensor, paged: bool) -> None:
     if not isinstance(bounds, KeyBounds):
         raise TypeError(f"bounds must be px.attention.KeyBounds, got {type(bounds).__name__}")
     items, heads, length, size = k_cache.shape
+    if bounds.block not in BLOCKS:
+        raise ValueError(f"bounds must have blocks of {_choice(BLOCKS)} keys, got {bounds.block!r}")
     expected = (items, heads, -(-length // bounds.block), size)
     if bounds.middle.shape != expected:
         raise ValueError(
@@ -153,6 +154,36 @@ def check_bounds(bounds: object, k_cache: Tensor, paged: bool) -> None:
         raise ValueError(f"bounds are on {bounds.middle.device}, and k_cache on {k_cache.device}")
     if bounds.middle.dtype != k_cache.dtype:
         raise TypeError(f"bounds are of {bounds.middle.dtype} keys, got {k_cache.dtype}")
+    middle, width, radius = bounds.tensors
+    whole = all(x.is_contiguous() and x.device == middle.device for x in bounds.tensors)
+    alike = width.shape == expected and radius.shape == expected[:3]
+    if not (whole and alike and width.dtype == middle.dtype and radius.dtype == torch.float32):
+        raise ValueError(
+            "bounds must be as KeyBounds.of makes them: without gaps, width as middle, and radius "
+            "in float32 and without the last dimension; slices of them are to be copied"
+        )
+
+
+def _check_cache(k_cache: Tensor) -> None:
+    check_tensor("k_cache", k_cache)
+    if k_cache.ndim != 4:
+        raise ValueError(
+            "k_cache must have four dimensions (B, heads, length, size), got shape "
+            f"{tuple(k_cache.shape)}"
+        )
+
+
+def _check_table(block_table: Tensor) -> None:
+    check_integers(block_table, "block_table")
+    if block_table.ndim != 2:
+        raise ValueError(
+            "block_table must have shape (B, most pages of an item), got "
+            f"{tuple(block_table.shape)}"
+        )
+
+
+def _choice(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _block_for(k_cache: Tensor, block: int | None, paged: bool) -> int:
@@ -163,8 +194,8 @@ def _block_for(k_cache: Tensor, block: int | None, paged: bool) -> int:
         if not fitting:
             raise ValueError(f"bounds need pages of a multiple of {BLOCKS[0]} keys, got {length}")
         return fitting[-1]
-    if block not in BLOCKS or block > most:
-        few = [b for b in BLOCKS if b <= most]
+    if type(block) is not int or block not in BLOCKS or block > most:
+        few = _choice([b for b in BLOCKS if b <= most])
         raise ValueError(f"block must be one of {few} for keys of this size, got {block!r}")
     if paged and length % block:
         raise ValueError(f"block must divide the size of pages, {length}, got {block}")
@@ -242,8 +273,16 @@ def _bounds(keys: Tensor, block: int, blocks: int) -> tuple[Tensor, Tensor, Tens
     there = (torch.arange(blocks * block, device=keys.device) < length).view(blocks, block, 1)
     middle = (padded.sum(2) / there.sum(1)).to(keys.dtype)
     apart = torch.where(there, (padded - middle.to(work).unsqueeze(2)).abs(), 0.0)
-    radius = apart.square().sum(-1).amax(-1).sqrt() * _WIDER
-    return middle, apart.amax(2) * _WIDER, radius
+    of_middle = middle.to(work).abs() * _OF_SUMS
+    width = (apart.amax(2) + of_middle) * _WIDER
+    radius = (_length(apart).amax(-1) + _length(of_middle)) * _WIDER
+    return middle, width, radius
+
+
+def _length(x: Tensor) -> Tensor:
+    """Of vectors; their squares neither vanish nor overflow."""
+    largest = x.abs().amax(-1, keepdim=True).clamp(min=1e-30)
+    return (x / largest).square().sum(-1).sqrt() * largest.squeeze(-1)
 
 
 @torch.library.custom_op("parsimax::update_key_bounds", mutates_args=("middle", "width", "radius"))

@@ -67,9 +67,10 @@ def paged(cache, page):
     """The same numbers in pages that lie in any order, and the table; unused places are wrong."""
     items, heads, keys, size = cache.shape
     columns = -(-keys // page)
-    order = torch.randperm(items * columns + 2, generator=torch.Generator().manual_seed(3))
+    order = 1 + torch.randperm(items * columns + 2, generator=torch.Generator().manual_seed(3))
     table = order[: items * columns].reshape(items, columns).to(DEVICE)
-    pages = cache.new_full((len(order), heads, page, size), torch.nan)
+    pages = cache.new_full((len(order) + 1, heads, page, size), torch.nan)
+    pages[0] = 1.0  # where a page that is none is looked for
     for item, length in enumerate(LENGTHS):
         for at in range(columns):
             part = cache[item, :, at * page : (at + 1) * page]
@@ -107,6 +108,12 @@ def expected(q, k, v, alpha, lengths, *, scale=0.5, seen=None, reach=(None, None
     return out
 
 
+def apart(k):
+    """Keys whose blocks have little to do with each other, so that some are not read."""
+    centres = draw(torch.float32, *k.shape[:2], -(-k.shape[2] // BLOCK), k.shape[3], seed=7)
+    return (0.1 * k + 3 * centres.repeat_interleave(BLOCK, 2)[:, :, : k.shape[2]]).to(k.dtype)
+
+
 def check(q, k, v, alpha=1.5, *, page=None, scale=0.5, seen=None, reach=(None, None), **options):
     """The result, and that with bounds of keys; ``bounded`` says that only one is asked for."""
     lengths = options.pop("lengths", torch.tensor(LENGTHS, device=DEVICE))
@@ -121,6 +128,9 @@ def check(q, k, v, alpha=1.5, *, page=None, scale=0.5, seen=None, reach=(None, N
     for known in both if bounded is None else (bounded,):
         bounds = None
         if known:
+            if table is None:
+                k = apart(k)
+                right = expected(q, k, v, alpha, lengths, scale=scale, seen=seen, reach=reach)
             bounds = px.attention.KeyBounds.of(k, lengths, table, block=8 if page else BLOCK)
         found = flash_decoding.flash_decode(
             q, k, v, lengths, table, seen, reach, alpha, scale, bounds

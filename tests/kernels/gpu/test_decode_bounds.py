@@ -19,7 +19,7 @@ from tests.kernels.gpu.test_decode import (
 
 import parsimax as px
 from parsimax.attention import flash_decoding, key_bounds
-from parsimax.kernels.gpu.flash.decode import launch, problem
+from parsimax.kernels.gpu.flash.decode import launch, plan, problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 EVERYTHING = (None, None)
@@ -90,10 +90,14 @@ def test_a_page_that_is_none_changes_no_other():
     _, k, _ = inputs()
     k, table = paged(k, 16)
     found = blank(k, 16)
+    kept = table[0].clone()
     table[0] = len(k) + 5
     table[2] = -1
     key_bounds.by_kernel(found, k, lengths_of(*LENGTHS), table, 61)
     assert found.radius.isinf().all()
+    table[0] = kept
+    key_bounds.by_kernel(found, k, lengths_of(*LENGTHS), table, 61)
+    assert found.radius.isinf().sum() == found.radius.numel() - 4 * k.shape[1]
 
 
 # --- what is not read -----------------------------------------------------------------------------
@@ -173,6 +177,112 @@ def test_numbers_that_are_added_may_lift_any_key():
     right = expected(q, k, v, 1.5, lengths, seen=added)
     found = decode(q, k, v, lengths, bounds, seen=added)
     torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def scratch(monkeypatch):
+    """The pieces of scratch of every new plan, as kernels leave them; fresh memory is NaN."""
+    cuts = []
+    plain, fresh = plan.Plan.cut, torch.Tensor.new_empty
+    monkeypatch.setattr(plan.Plan, "cut", lambda *x: cuts.append(plain(*x)) or cuts[-1])
+
+    def poisoned(self, *shape, **options):
+        made = fresh(self, *shape, **options)
+        return made.fill_(float("nan") if made.is_floating_point() else 2**14)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    return cuts
+
+
+MANY_ROWS = {"group": 9, "queries": 2, "reach": (None, 0)}
+
+
+@pytest.mark.skipif(ON_GPU, reason="blocks are larger on a GPU")
+@pytest.mark.parametrize(
+    ("options", "tiles"),
+    [
+        ({}, {}),
+        ({"scale": -0.5}, {}),
+        ({"reach": (20, 0)}, {}),
+        ({"reach": (20, 0), "page": 8}, {}),
+        ({"queries": 3, "reach": (None, 0)}, {}),
+        (MANY_ROWS, {}),
+        ({"alpha": 1.2, "group": 2}, {}),
+        ({"alpha": 2.0, "page": 16}, {}),
+        ({"keys": 1400}, {"looking_programs": 300, "programs": 12, "many": 128, "value_many": 128}),
+        ({"keys": 400}, {"looking_programs": 3, "looked_at": 2}),
+        ({"keys": 400, "page": 16}, {"looking_programs": 1, "looked_at": 4}),
+    ],
+)
+def test_most_blocks_are_not_read_and_the_result_is_right(monkeypatch, scratch, options, tiles):
+    """Blocks that have little to do with each other."""
+    monkeypatch.setattr(problem, "tiles_for", lambda *_: SMALL._replace(**tiles))
+    options = {"scale": 0.5, "reach": EVERYTHING, "alpha": 1.5, "keys": 120, "page": None} | options
+    keys, page, reach, alpha = (options.pop(x) for x in ("keys", "page", "reach", "alpha"))
+    scale = options.pop("scale")
+    q, k, v = inputs(keys=keys, **options)
+    lengths = lengths_of(keys, 0, keys - 9)
+    centres = draw(torch.float32, *k.shape[:2], -(-keys // 16), k.shape[3], seed=7)
+    k = (
+        0.1 * draw(torch.float32, *k.shape, seed=8)
+        + 4 * centres.repeat_interleave(16, 2)[:, :, :keys]
+    )
+    v = v.where(~v.isnan(), 0.5)
+    right = expected(q, k, v, alpha, lengths, scale=scale, reach=reach)
+    table = None
+    if page is not None:
+        columns = -(-keys // page)
+        order = torch.randperm(3 * columns)
+        table = order.argsort().view(3, columns)
+        k, v = (
+            torch.nn.functional.pad(x, (0, 0, 0, columns * page - keys))
+            .unflatten(2, (-1, page)).transpose(1, 2).flatten(0, 1)[order].contiguous()
+            for x in (k, v)
+        )  # fmt: skip
+    bounds = px.attention.KeyBounds.of(k, lengths, table, block=8 if page == 8 else 16)
+    found = flash_decoding.flash_decode(
+        q, k, v, lengths, table, None, reach, alpha, scale, bounds
+    )  # fmt: skip
+    assert (found.double() - right).norm() <= 1e-5 * right.norm()
+    tops = scratch[-1]["tops"]
+    unread = int((tops == -torch.inf).sum())
+    assert unread >= 0.1 * int((~tops.isnan()).sum())
+
+
+@pytest.mark.skipif(ON_GPU, reason="plans are run by addresses there")
+@pytest.mark.parametrize("spread", ["one dimension", "all"])
+def test_the_smaller_of_box_and_ball(scratch, spread):
+    """Where one dimension varies the box is smaller, and where all do, the ball."""
+    q, k, v = (draw(torch.float32, 1, 1, n, 16, seed=n) for n in (1, 128, 129))
+    v = v[:, :, :128]
+    if spread == "one dimension":
+        k[..., 1:] = 0.3
+    lengths = lengths_of(128)
+    bounds = px.attention.KeyBounds.of(k, lengths, block=16)
+    decode(q, k, v, lengths, bounds)
+    middle, width, radius = (x[0, 0].double() for x in bounds.tensors)
+    row = q[0, 0, 0].double()
+    box, ball = width @ row.abs(), radius * row.norm()
+    assert ((box < ball) == (spread == "one dimension")).all()
+    right = 0.5 * (middle @ row + torch.minimum(box, ball))
+    torch.testing.assert_close(scratch[-1]["uppers"][:8].double(), right, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_far_too_small_to_be_squared():
+    keys = 4 * BLOCK
+    lengths = lengths_of(keys)
+    v = draw(torch.float32, 1, 1, keys, 8)
+    for size in (1e-24, 1e18):
+        q, k = torch.zeros(1, 1, 1, 16, device=DEVICE), draw(torch.float32, 1, 1, keys, 16, seed=1)
+        q[..., 0] = size
+        k = k / size * 1e-6
+        bounds = px.attention.KeyBounds.of(k, lengths, block=BLOCK)
+        found = flash_decoding.flash_decode(
+            q, k, v, lengths, None, None, EVERYTHING, 1.5, 1e7, bounds
+        )  # fmt: skip
+        right = flash_decoding.flash_decode(q, k, v, lengths, None, None, EVERYTHING, 1.5, 1e7)
+        torch.testing.assert_close(found, right)
+        assert found.any()
 
 
 # --- what cannot be -------------------------------------------------------------------------------

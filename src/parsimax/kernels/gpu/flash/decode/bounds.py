@@ -17,6 +17,7 @@ from parsimax.kernels.gpu.sizes import pieces, power_of_two
 from .places import WHOLE_CACHE, WHOLE_PAGES, cache_rows, existing_page, item_keys
 
 _WIDER = tl.constexpr(1.0 + 2.0**-7)  # so that no rounding makes a block narrower
+_OF_SUMS = tl.constexpr(2.0**-16)  # of the middle: what sums of products may be off by
 
 
 class Bounds(NamedTuple):
@@ -31,6 +32,14 @@ class Bounds(NamedTuple):
     width: Tensor
     radius: Tensor
     block: int  # keys of each: a power of two which divides pages
+
+
+@triton.jit
+def length_of(x, AXIS: tl.constexpr):
+    """Of vectors along an axis; their squares neither vanish nor overflow."""
+    largest = tl.maximum(maximum(tl.abs(x), AXIS), 1e-30)
+    parts = x / tl.expand_dims(largest, AXIS)
+    return largest * tl.sqrt(tl.sum(parts * parts, AXIS))
 
 
 @quick
@@ -57,8 +66,10 @@ def bounds_kernel(
         count = tl.minimum(keys - block * BLOCK, BLOCK)
         middle = rounded(tl.sum(k, 0) / count, middle_ptr.dtype.element_ty)
         apart = tl.where(there[:, None], tl.abs(k - middle.to(tl.float32)[None, :]), 0.0)
-        width = rounded(maximum(apart, 0) * _WIDER, width_ptr.dtype.element_ty)
-        radius = tl.sqrt(maximum(tl.sum(apart * apart, 1), 0)) * _WIDER
+        of_middle = tl.abs(middle.to(tl.float32)) * _OF_SUMS
+        width = (maximum(apart, 0) + of_middle) * _WIDER
+        radius = (maximum(length_of(apart, 1), 0) + length_of(of_middle, 0)) * _WIDER
+        width = rounded(width, width_ptr.dtype.element_ty)
         at, place, known = wide(item), block, keys > 0
         if PAGED != WHOLE_CACHE:
             where = table_ptr + wide(item) * table_row + wide(block * BLOCK // PAGE) * table_column

@@ -15,11 +15,11 @@ from parsimax.kernels.gpu.products import product
 from parsimax.kernels.gpu.quick import quick
 from parsimax.kernels.gpu.reductions import larger, maximum
 
+from .bounds import length_of
 from .lists import list_above
 from .places import WHOLE_CACHE, existing_page, lost_pages
 from .tile import key_scores, tile_of_program
 
-_ROUNDED = tl.constexpr(1e-5)  # of a score: both it and its bound are sums that were rounded
 _LOOKED_AT = tl.constexpr(64)  # scores that programs have found, and that are read together
 
 
@@ -53,8 +53,7 @@ def uppers_kernel(
     in_block: tl.constexpr = COLUMNS // BLOCK
     numbers = tl.arange(0, SIZE)
     lines = (wide(item_head) * count + rows) * blocks
-    q_wide = q.to(tl.float32)
-    norm = tl.sqrt(tl.sum(q_wide * q_wide, 1))
+    norm = length_of(q.to(tl.float32), 1)
     absolute = tl.abs(q)
     away = tl.abs(scale + 0.0)
     most = tl.full([], -float("inf"), tl.float32)
@@ -79,7 +78,7 @@ def uppers_kernel(
         radius = tl.load(radius_ptr + line, mask=there, other=0.0)
         near = product(q, tl.trans(middle)) * scale
         box, ball = product(absolute, tl.trans(width)), norm[:, None] * radius[None, :]
-        upper = near + tl.where(box < ball, box, ball) * away + tl.abs(near) * _ROUNDED
+        upper = near + tl.where(box < ball, box, ball) * away
         upper = tl.where(upper == upper, upper, float("inf"))  # nothing is known
         upper = tl.where(there[None, :], upper, -float("inf"))
         if in_block > 1:
