@@ -144,11 +144,13 @@ def check_bounds(bounds: object, k_cache: Tensor, paged: bool) -> None:
     if bounds.middle.shape != expected:
         raise ValueError(
             f"bounds are of another cache: with blocks of {bounds.block} keys, those of k_cache "
-            f"{tuple(k_cache.shape)} have shape {expected}, got {tuple(bounds.middle.shape)}"
+            f"{tuple(k_cache.shape)} have shape {expected}, got {tuple(bounds.middle.shape)}; make "
+            "new ones by KeyBounds.of"
         )
     if paged and length % bounds.block:
         raise ValueError(
-            f"bounds of {bounds.block} keys each do not fit pages of {length}: say which by block="
+            f"bounds of {bounds.block} keys each do not fit pages of {length}: make them with the "
+            "block_table, or with a block= that divides it"
         )
     if bounds.middle.device != k_cache.device:
         raise ValueError(f"bounds are on {bounds.middle.device}, and k_cache on {k_cache.device}")
@@ -285,18 +287,9 @@ def _length(x: Tensor) -> Tensor:
     return (x / largest).square().sum(-1).sqrt() * largest.squeeze(-1)
 
 
-@torch.library.custom_op("parsimax::update_key_bounds", mutates_args=("middle", "width", "radius"))
-def _operator(
-    middle: Tensor,
-    width: Tensor,
-    radius: Tensor,
-    k: Tensor,
-    lengths: Tensor | None,
-    table: Tensor | None,
-    block: int,
-    new: int,
-) -> None:
-    _update(middle, width, radius, k, lengths, table, block, new)
+_operator = torch.library.custom_op(
+    "parsimax::update_key_bounds", _update, mutates_args=("middle", "width", "radius")
+)
 
 
 @_operator.register_fake
