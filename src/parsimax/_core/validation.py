@@ -109,6 +109,12 @@ def recorded() -> bool:
     return torch.compiler.is_compiling() or traced()
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def exporting() -> bool:
+    """Whether it is torch.export that writes them down; Dynamo of torch 2.11 says so of itself."""
+    return torch.compiler.is_exporting()
+
+
 _EARLY = torch._C.DispatchKey.PreDispatch  # what is recorded before autograd
 _included = torch._C._dispatch_tls_is_dispatch_key_included
 _modes = torch._C._len_torch_dispatch_stack

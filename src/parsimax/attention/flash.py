@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from parsimax._core.validation import recorded
+from parsimax._core.validation import exporting, recorded
 from parsimax.mappings.rowmap import fit, kernels_allowed
 
 from .again import gradients_again, gradients_wanted
@@ -178,7 +178,7 @@ def _call(
     wanted = gradients_wanted(*arguments[:_TENSORS])
     if recorded():
         # what is exported or recorded otherwise may be asked for gradients later
-        if wanted or torch.compiler.is_exporting() or not torch.compiler.is_compiling():
+        if wanted or exporting() or not torch.compiler.is_compiling():
             trained: Tensor = _operator(*arguments)[0]
             return trained
         compiled: Tensor = _inference_operator(*arguments)

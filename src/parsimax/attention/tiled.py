@@ -16,7 +16,12 @@ import torch
 from torch import Tensor
 
 from parsimax._core.dtypes import HALF, exact_dtype, working
-from parsimax._core.validation import recorded, transform_or_forward_mode, without_values
+from parsimax._core.validation import (
+    exporting,
+    recorded,
+    transform_or_forward_mode,
+    without_values,
+)
 from parsimax.mappings.rowmap import kernels_allowed
 
 from .again import gradients_again, gradients_wanted
@@ -84,7 +89,7 @@ def _known_larger(shape: torch.Size, limit: int) -> bool:
     from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 
     larger = math.prod(shape) > limit  # numel() would make a number of a symbol
-    if torch.compiler.is_exporting():
+    if exporting():
         return statically_known_true(larger)
     return guard_or_false(larger)
 

@@ -131,7 +131,8 @@ def check(q, k, v, alpha=1.5, *, page=None, scale=0.5, seen=None, reach=(None, N
             if table is None:
                 k = apart(k)
                 right = expected(q, k, v, alpha, lengths, scale=scale, seen=seen, reach=reach)
-            bounds = px.attention.KeyBounds.of(k, lengths, table, block=8 if page else BLOCK)
+            block = BLOCK if k.shape[3] * k.element_size() <= 512 else BLOCK // 2
+            bounds = px.attention.KeyBounds.of(k, lengths, table, block=8 if page else block)
         found = flash_decoding.flash_decode(
             q, k, v, lengths, table, seen, reach, alpha, scale, bounds
         )  # fmt: skip
