@@ -95,16 +95,18 @@ def test_blocks_of_several_parts(alpha, maps):
 
 
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.6])])
-def test_whole_blocks_where_there_are_many(alpha, maps, monkeypatch):
-    parts, own = set(), launch._listed_options
-    monkeypatch.setattr(launch, "_listed_options", lambda p, n: parts.add(n) or own(p, n))
-    monkeypatch.setattr(launch, "_MANY_BLOCKS", 1)
+def test_programs_that_go_on_to_other_blocks(alpha, maps, monkeypatch):
+    """Those with lists are fewer than all, and programs fewer than both."""
+    monkeypatch.setattr(launch, "_ONE_WARP", 1)
+    monkeypatch.setattr(launch, "_TOGETHER", 40 if ON_GPU else 2)
+    monkeypatch.setattr(launch, "_SCRATCH", (1, 1))
     alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
-    tall = problems.Tiles(32, 16, 4, 1, problems.First(64, 32, 4, 1), None)
-    tall = problems.Tiles() if ON_GPU else tall
-    check(*inputs(45), alpha, tiles=tall)
-    assert maps[0].any()
-    assert parts == {tall.rows}
+    q, k, v = inputs((84 if ON_GPU else 7) * SIDE)
+    q[:, :, : 2 * SIDE] *= 0.05  # too many keys for lists
+    check(q, k, v, alpha)
+    found = maps[0].flatten().tolist()
+    assert not any(found[:2])
+    assert sum(found) > (34 if ON_GPU else 2)  # four parts of each on a GPU, 132 programs
 
 
 def test_one_query_at_a_time(maps):

@@ -25,6 +25,7 @@ from .blocks import (
     whole_blocks,
     wide,
 )
+from .listed import enlist
 from .powers import power_and_change
 from .rows import block_in_turn, rows_of_program
 from .sequences import sequence
@@ -96,7 +97,7 @@ def _query_sums(
 @triton.jit(do_not_specialize=["queries", "keys"])
 def query_kernel(
     q_ptr, k_ptr, v_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, list_ptr, count_ptr,
-    chosen_counts_ptr, g_ptr, mean_ptr, slope_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
+    chosen_counts_ptr, work_ptr, g_ptr, mean_ptr, slope_ptr, gq_ptr, line_ptr, change_ptr, gs_ptr,
     scale, value, heads, group, queries, keys, size, value_size, row_blocks, key_blocks,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row, v_item, v_head, v_row,
@@ -179,6 +180,9 @@ def query_kernel(
     if WANT:
         here = line_of_map * (LISTED_PARTS if LISTED_PARTS > 0 else 1)
         tl.store(change_ptr + here, tl.sum(changes + fill, 0), mask=left_to_us)
+    if LISTED_PARTS > 0:  # noqa: SIM102 (the first is known when it is compiled)
+        if not left_to_us:
+            enlist(work_ptr, line_of_map.to(tl.int32))
 
 
 @triton.jit

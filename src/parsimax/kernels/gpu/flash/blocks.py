@@ -22,13 +22,12 @@ def wide(x):
 
 
 @triton.jit
-def block_of_head(blocks, PARTS: tl.constexpr = 1):
+def block_of_head(blocks):
     """(block, which head of which item) of a program; one of a head follows the other.
 
-    The grid has one dimension, since the others may not be larger than 65,535. A block may have
-    several PARTS, each with a program of its own.
+    The grid has one dimension, since the others may not be larger than 65,535.
     """
-    program = tl.program_id(0) // PARTS
+    program = tl.program_id(0)
     return program % blocks, program // blocks
 
 

@@ -26,10 +26,16 @@ AT_ONCE = tl.constexpr(8)  # scores of a list that are read together; HOLD is a 
 
 
 @triton.jit
-def worth_it(beta, count, KIND: tl.constexpr):
-    """Whether lists are likely to take less time than to read so many blocks once more."""
+def worth_it(beta, count, KIND: tl.constexpr, KEPT_FROM: tl.constexpr):
+    """Whether lists are likely to take less time than to read so many blocks once more.
+
+    Where weights are no other powers, lists for fewer blocks than keys are kept for would save next
+    to nothing, and as another way through the kernel they slow down all others.
+    """
     if KIND == POWER:
         return (beta >= FROM_BETA) & (count > FEW_OF_POWERS)
+    elif KEPT_FROM > 0:
+        return count >= KEPT_FROM
     else:
         return count > FEW
 

@@ -47,8 +47,8 @@ _TOGETHER = 528
 _SCRATCH = 1 << 28, 1 << 30  # the more, the more the queries themselves take
 _SCRATCH_OF_QUERIES = 8
 _NUMBERS = 256  # of keys or values that a warp reads at a time where it reads one by one
-_PART = 16  # queries of a program that does; all of a block where there are so many blocks:
-_MANY_BLOCKS = 8192  # then GPUs are full, and those without lists are passed over sooner
+_PART = 16  # queries that a program does this for, before it goes on to others
+_ONE_WARP = 32  # programs of one warp that a multiprocessor runs at the same time
 _ALL_REGISTERS = 255  # that a thread can have
 _AT_A_TIME = 5  # programs of a multiprocessor that look for thresholds; more would wait
 
@@ -161,14 +161,16 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
     a_pass.room("taken", taken)
     # keys that are kept, with their scores for so many blocks of queries at a time; without
     # gradients, keys are kept no longer than their scores
-    blocks, keeping = (chunk * grains, most_chosen(p), rows), "q q q"
+    blocks, keeping = (chunk * grains, most_chosen(p), rows), "q q q q"
+    work = Room((pieces(tall, chunk), 2 + chunk * grains), torch.int32, zeros=True)
     if choose != NEVER_KEPT.value:
-        keeping = "scores chosen chosen_counts"
+        keeping = "scores chosen chosen_counts work"
         a_pass.room("scores", Room(blocks, torch.float32))
+        a_pass.room("work", work)
     if choose == FOR_OUTPUT.value:
         a_pass.room("chosen", of_chosen(p, blocks[0]))
     for tile in range(0, tall, chunk):
-        count = min(chunk, tall - tile)
+        count, work_at = min(chunk, tall - tile), tile // chunk * work.shape[1]
         a_pass.launch(
             tops_kernel, (count,), "q k seen lengths top tops",
             (p.scale, heads, group, queries, keys, size, tile, tall_blocks, p.key_blocks,
@@ -179,17 +181,16 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
             threshold_kernel, (count * grains,),
             f"q k seen alphas lengths top x live tops places counts lists taken {keeping}",
             (p.scale, value_of(p), *enough, heads, group, queries, keys, size, tile, tall_blocks,
-             p.row_blocks, p.key_blocks, *lists.shape, *band_of(p), *strides),
+             p.row_blocks, p.key_blocks, *lists.shape, work_at, *band_of(p), *strides),
             options,
         )  # fmt: skip
         if choose != NEVER_KEPT.value:
-            part = _part(p, count * grains)
             a_pass.launch(
-                listed_output_kernel, (count * grains * (rows // part),),
+                listed_output_kernel, _listed_grid(p, count * grains),
                 f"{_READ} {keeping} out mean",
-                (p.scale, value_of(p), *all_sizes(p), tile, tall_blocks, p.row_blocks, *band_of(p),
-                 *all_strides),
-                _listed_options(p, part) | {"GRAINS": grains, "CHOOSE": choose},
+                (p.scale, value_of(p), *all_sizes(p), tile, tall_blocks, p.row_blocks, work_at,
+                 *band_of(p), *all_strides),
+                _listed_options(p) | {"GRAINS": grains, "CHOOSE": choose},
             )  # fmt: skip
 
 
@@ -221,14 +222,19 @@ def _values(p: Problem) -> int:
     return max(16, power_of_two(p.v.shape[3]))
 
 
-def _part(p: Problem, blocks: int) -> int:
-    """How many queries of so many blocks a program has that reads keys or values one by one."""
-    return p.tiles.rows if blocks >= _MANY_BLOCKS else min(_PART, p.tiles.rows)
+def _part(p: Problem) -> int:
+    """How many queries of a block a program takes at a time that reads keys one by one."""
+    return min(_PART, p.tiles.rows)
 
 
-def _listed_options(p: Problem, part: int) -> dict[str, Any]:
-    """What programs are told that read keys or values of ``part`` queries one by one."""
-    options, values = options_of(p), _values(p)
+def _listed_grid(p: Problem, blocks: int) -> tuple[int]:
+    """Programs for so many blocks of queries, of which any may have lists."""
+    return (min(blocks * (p.tiles.rows // _part(p)), _ONE_WARP * multiprocessors(p.q.device)),)
+
+
+def _listed_options(p: Problem) -> dict[str, Any]:
+    """What programs are told that read keys or values one by one."""
+    options, values, part = options_of(p), _values(p), _part(p)
     del options["EVEN"], options["num_stages"]
     if options["KIND"] == ANY.value:  # no list is made for those that other powers are for
         options["KIND"] = POWER.value
@@ -314,8 +320,7 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
         a_pass.room(name, room)
     a_pass.room("lines", Room((items, heads, queries, 2), torch.float32))  # see query_kernel
     programs = p.row_blocks * items * heads
-    part = _part(p, programs)
-    parts = p.tiles.rows // part if keeps_keys(p) else 0
+    parts = p.tiles.rows // _part(p) if keeps_keys(p) else 0
     assert not (parts and want_scores), "no keys are kept where numbers are added to scores"
     sums = {
         "changes": (want_alpha, (items, heads, p.row_blocks, max(parts, 1))),
@@ -326,6 +331,10 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
             a_pass.room(name, Room(shape, torch.float32, zeros=True))
         else:
             a_pass.same(name, "top")
+    if parts > 0:  # blocks that have lists
+        a_pass.room("work", Room((2 + programs,), torch.int32, zeros=True))
+    else:
+        a_pass.same("work", "top")
     lines, length = p.all_key_blocks, p.seeing_row_blocks
     a_pass.room("key_places", Room((items, heads, lines, length), torch.int16))
     a_pass.room("key_counts", Room((items, heads, lines), torch.int32))
@@ -336,7 +345,7 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
     band_and_steps = (*band_of(p), *steps(p))
     a_pass.launch(
         query_kernel, (programs,),
-        f"{_READ} places counts chosen_counts g mean slope gq lines changes gs",
+        f"{_READ} places counts chosen_counts work g mean slope gq lines changes gs",
         (*numbers, *band_and_steps),
         options | {
             "WANT": want_alpha, "WANT_SCORES": want_scores, "LISTED_PARTS": parts,
@@ -345,10 +354,10 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
     )  # fmt: skip
     if parts > 0:
         a_pass.launch(
-            listed_query_kernel, (programs * parts,),
-            f"{_READ} chosen chosen_counts g gq lines changes",
+            listed_query_kernel, _listed_grid(p, programs),
+            f"{_READ} chosen chosen_counts work g gq lines changes",
             (*numbers[:-1], *band_and_steps),
-            _listed_options(p, part) | {"WANT": want_alpha, "ROUGH": rough(p)},
+            _listed_options(p) | {"WANT": want_alpha, "ROUGH": rough(p)},
         )  # fmt: skip
     a_pass.launch(
         compact, (lines * items * heads,),

@@ -113,6 +113,38 @@ def keep(lengths, most, lists_ptr, scores_ptr, chosen_ptr, counts_ptr, ROWS: tl.
 
 
 @triton.jit
+def enlist(work_ptr, number):
+    """Add a block that has lists to those that wait for another kernel, in whatever order.
+
+    There are first how many they are, and how many were taken by :func:`next_turn`.
+    """
+    place = tl.atomic_add(work_ptr, 1, sem="relaxed")
+    tl.store(work_ptr + 2 + place, number)
+
+
+@triton.jit
+def turns(work_ptr, PARTS: tl.constexpr):
+    """(the first of this program, where they end); each is one of the PARTS of a block.
+
+    Programs go on by themselves: a GPU starts no more than one at a time, so that many that find
+    nothing to do take longer than all that the others have to do.
+    """
+    return tl.program_id(0), tl.load(work_ptr) * PARTS
+
+
+@triton.jit
+def next_turn(work_ptr):
+    """One that no other program has."""
+    return tl.num_programs(0) + tl.atomic_add(work_ptr + 1, 1, sem="relaxed")
+
+
+@triton.jit
+def block_of_turn(work_ptr, turn, PARTS: tl.constexpr):
+    """(the number that was enlisted, which of its parts)."""
+    return tl.load(work_ptr + 2 + turn // PARTS), turn % PARTS
+
+
+@triton.jit
 def of_last(row, rows, queries):
     """The numbers of rows, but not beyond the last query; those there have no keys."""
     return row - tl.maximum(rows - queries + 1, 0)

@@ -52,7 +52,7 @@ def tiles_for(q: Tensor, v: Tensor) -> Tiles:
             first=First(stages=2),
             threshold_registers=128,
             row_registers=None,
-            listed=24,
+            listed=36,
         )
     if width <= 512:
         return Tiles(64, 32, 4, 1, First(64, 32, 4, 1, None), None, None, listed=None)

@@ -12,9 +12,9 @@ from .weights import LEAST, line
 
 
 @triton.jit
-def block_in_turn(row_blocks, PARTS: tl.constexpr = 1):
+def block_in_turn(row_blocks):
     """As :func:`.blocks.block_of_head`; those with many keys come first where it is causal."""
-    block, item_head = block_of_head(row_blocks, PARTS)
+    block, item_head = block_of_head(row_blocks)
     return row_blocks - 1 - block, item_head
 
 

@@ -40,7 +40,7 @@ from .blocks import (
     wide,
 )
 from .candidates import first_of_lists, gather, give_place, sums, take_place, worth_it
-from .listed import FOR_BACKWARD, NEVER_KEPT, few_enough, keep
+from .listed import FOR_BACKWARD, NEVER_KEPT, enlist, few_enough, keep
 from .sequences import sequence
 from .spans import span_of
 from .weights import LEAST, STEEP, line, shares
@@ -275,8 +275,10 @@ def _solve(
     tries = 0
     active = tl.max(tl.where(done, 0, 1), 0)
     kept = False
+    KEPT_FROM: tl.constexpr = FROM_BLOCKS if CHOOSE != NEVER_KEPT else 0
+    ALWAYS_KEYS: tl.constexpr = KEPT_FROM > 0 and KIND != POWER
     if HOLD > 0 and NEAR != ALWAYS:  # noqa: SIM102 (the first is known when it is compiled)
-        if (active > 0) & worth_it(beta, count, KIND):
+        if (active > 0) & worth_it(beta, count, KIND, KEPT_FROM):
             lists_ptr, taken_ptr, places, place_size = room
             place = take_place(taken_ptr, places)
             lists_ptr += wide(place) * place_size
@@ -286,8 +288,7 @@ def _solve(
                 lists_ptr,
             )  # fmt: skip
             # keys are kept only where they may be needed: pairs take longer to read again and again
-            with_keys = (count >= FROM_BLOCKS) if CHOOSE != NEVER_KEPT else False
-            if with_keys:
+            if True if ALWAYS_KEYS else count >= KEPT_FROM if KEPT_FROM > 0 else False:
                 x, done, before, tries, lengths, most, fits = _solve_lists(
                     *arguments, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
                     True,
@@ -393,12 +394,12 @@ def unscaled(low, top, KIND: tl.constexpr):
 
 
 @quick
-@triton.jit(do_not_specialize=["queries", "keys", "tile", "places"])
+@triton.jit(do_not_specialize=["queries", "keys", "tile", "places", "work_at"])
 def threshold_kernel(
     q_ptr, k_ptr, seen_ptr, a_ptr, lengths_ptr, top_ptr, x_ptr, live_ptr, tops_ptr,
-    list_ptr, count_ptr, lists_ptr, taken_ptr, scores_ptr, chosen_ptr, chosen_counts_ptr,
+    list_ptr, count_ptr, lists_ptr, taken_ptr, scores_ptr, chosen_ptr, chosen_counts_ptr, work_ptr,
     scale, value, gentle, even, steep, fall, heads, group, queries, keys, size,
-    tile, tall_blocks, row_blocks, key_blocks, places, place_size,
+    tile, tall_blocks, row_blocks, key_blocks, places, place_size, work_at,
     offset, left, right,
     q_item, q_head, q_row, k_item, k_head, k_row,
     seen_item, seen_head, seen_row, seen_column,
@@ -496,8 +497,10 @@ def threshold_kernel(
         )  # fmt: skip
     tl.store(x_ptr + row, x, mask=rows < queries)
     tl.store(count_ptr + line_of_map, count)
-    if CHOOSE != NEVER_KEPT:  # noqa: SIM102 (the first is known when it is compiled)
-        if not kept:
+    if CHOOSE != NEVER_KEPT:
+        if kept:
+            enlist(work_ptr + work_at, slot)
+        else:
             nothing = tl.full([ROWS], -1, tl.int16)
             tl.store(chosen_counts_ptr + line_of_map * ROWS + tl.arange(0, ROWS), nothing)
     live_ptr += line_of_map * key_blocks
