@@ -109,10 +109,14 @@ def recorded() -> bool:
     return torch.compiler.is_compiling() or traced()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def exporting() -> bool:
-    """Whether it is torch.export that writes them down; Dynamo of torch 2.11 says so of itself."""
+    """Whether it is torch.export that writes them down."""
     return torch.compiler.is_exporting()
+
+
+# Dynamo of torch 2.11 takes that for true of all it traces; so it is to ask, and to take the answer
+# for a constant: what torch.compiler.assume_constant_result does, but that imports Dynamo.
+exporting._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 _EARLY = torch._C.DispatchKey.PreDispatch  # what is recorded before autograd
