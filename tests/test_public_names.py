@@ -26,6 +26,7 @@ def run_python(code: str) -> str:
     ("module", "heavy"),
     [
         ("parsimax", {"torch"}),
+        ("parsimax.attention", {"torch._dynamo", "triton"}),
         ("parsimax.cli.app", {"torch", "matplotlib"}),
         ("parsimax.mappings, parsimax.losses, parsimax.structured", {"numba", "matplotlib"}),
         ("parsimax.losses", {"triton"}),

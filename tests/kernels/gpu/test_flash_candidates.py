@@ -98,6 +98,17 @@ def test_there_is_no_room_for_lists_that_are_never_made(alpha, blocks, rooms):
     assert rooms[0][0].numel() == 0
 
 
+@pytest.mark.skipif(ON_GPU, reason="tiles are small here")
+@pytest.mark.parametrize(("alpha", "lists"), [(1.5, False), (2.0, False), (1.4, True)])
+def test_where_keys_are_kept_other_lists_are_of_powers_alone(alpha, lists, rooms):
+    """Nine blocks are too few to keep keys for."""
+    q, k, v = inputs(SIDE, BLOCKS * SIDE, heads=1)
+    for least, made in ((10, lists), (9, True)):
+        options = {"lengths": torch.tensor([9 * SIDE - 5])}
+        results(q, k, v, LISTS._replace(listed=least), alpha, **options)
+        assert (used(rooms[-1]) > 0) is made
+
+
 def test_heads_with_and_without_lists(rooms):
     q, k, v = inputs(SIDE // 2, heads=3)
     check(q, k, v, torch.tensor([1.02, 1.1, 1.6], device=DEVICE))

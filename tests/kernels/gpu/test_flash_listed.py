@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import triton.language as tl
 from tests.contracts.gpu.device import DEVICE
 
+from parsimax.kernels.gpu import passes
 from parsimax.kernels.gpu.flash import candidates, launch, listed, rooms
 from parsimax.kernels.gpu.flash import problem as problems
 
@@ -18,6 +21,7 @@ SIDE = 64 if ON_GPU else 16
 BLOCKS = (
     problems.Tiles() if ON_GPU else problems.Tiles(16, 16, 4, 1, problems.First(32, 32, 4, 1), None)
 )
+TALL = problems.Tiles(32, 16, 4, 1, problems.First(64, 32, 4, 1), None)  # with two parts
 ONE_BY_ONE = BLOCKS._replace(listed=1)
 CAUSAL = (problems.UNLIMITED, 0)
 LONG = (44 if ON_GPU else 14) * SIDE
@@ -89,24 +93,73 @@ def test_values_one_by_one_give_what_blocks_give(alpha, maps):
 @pytest.mark.skipif(ON_GPU, reason="blocks have several parts there as they are")
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.6])])
 def test_blocks_of_several_parts(alpha, maps):
-    tall = problems.Tiles(32, 16, 4, 1, problems.First(64, 32, 4, 1), None)
-    check(*inputs(45), alpha, tiles=tall)
+    check(*inputs(45), alpha, tiles=TALL)
     assert maps[0].any()
 
 
+@pytest.fixture
+def works(monkeypatch):
+    """Who is to read lists, of every forward and backward that enlists them."""
+    found: list[torch.Tensor] = []
+    own = passes.Pass.allocate
+
+    def noting(a_pass, like):
+        made = own(a_pass, like)
+        if "work" in made:
+            found.append(made["work"])
+        return made
+
+    monkeypatch.setattr(passes.Pass, "allocate", noting)
+    return found
+
+
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.6])])
-def test_programs_that_go_on_to_other_blocks(alpha, maps, monkeypatch):
-    """Those with lists are fewer than all, and programs fewer than both."""
+def test_programs_that_go_on_to_other_blocks(alpha, maps, works, monkeypatch):
+    """Those with lists are fewer than all, and programs fewer than both; each turn is had once."""
     monkeypatch.setattr(launch, "_ONE_WARP", 1)
     monkeypatch.setattr(launch, "_TOGETHER", 40 if ON_GPU else 2)
     monkeypatch.setattr(launch, "_SCRATCH", (1, 1))
     alpha = alpha.to(DEVICE) if isinstance(alpha, torch.Tensor) else alpha
-    q, k, v = inputs((84 if ON_GPU else 7) * SIDE)
-    q[:, :, : 2 * SIDE] *= 0.05  # too many keys for lists
-    check(q, k, v, alpha)
-    found = maps[0].flatten().tolist()
-    assert not any(found[:2])
-    assert sum(found) > (34 if ON_GPU else 2)  # four parts of each on a GPU, 132 programs
+    tall = problems.Tiles() if ON_GPU else TALL
+    programs = launch.multiprocessors(DEVICE)
+    q, k, v = inputs((180 if ON_GPU else 9) * tall.rows)
+    q[:, :, : 2 * tall.rows] *= 0.05  # too many keys for lists
+    check(q, k, v, alpha, tiles=tall)
+    listed_blocks = maps[0].flatten()
+    assert not listed_blocks[:2].any()
+    parts = tall.rows // launch._part(problems.Problem(q, k, v, None, 1.5, 1.0, tiles=tall))
+    forwards, backward = works[:2], works[2]
+    for work in (*forwards, backward):
+        assert work[:, 0].sum() == listed_blocks.sum()
+        for blocks, tickets, *numbers in work.tolist():
+            # of those that have a first turn, each finds in the end that there is no other
+            assert tickets == blocks * parts
+            assert len(set(numbers[:blocks])) == blocks
+            assert not any(numbers[blocks:])
+    assert len(forwards[0]) > 1
+    assert forwards[0][:, 0].max() * parts > programs
+
+
+def test_nothing_is_written_beside_what_is_there_for_it(maps, monkeypatch):
+    """As many blocks are enlisted as there are, a few at a time."""
+    monkeypatch.setattr(launch, "_TOGETHER", 1)
+    monkeypatch.setattr(launch, "_SCRATCH", (1, 1))
+    beside, edges = 64, []
+
+    def allocate(room, like):
+        if room.strides is not None:
+            return like.new_empty_strided(room.shape, room.strides, dtype=room.dtype)
+        size = math.prod(room.shape)
+        whole = like.new_full((size + 2 * beside,), 77, dtype=room.dtype)
+        edges.extend([whole[:beside], whole[beside + size :]])
+        made = whole[beside : beside + size].view(room.shape)
+        return made.zero_() if room.zeros else made
+
+    monkeypatch.setattr(passes.Room, "allocate", allocate)
+    results(*inputs(5 * SIDE - 1), ONE_BY_ONE, 1.5)
+    assert maps[0].all()
+    assert edges
+    assert all((edge == 77).all() for edge in edges)
 
 
 def test_one_query_at_a_time(maps):

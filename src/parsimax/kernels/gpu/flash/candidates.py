@@ -19,7 +19,7 @@ from .blocks import FOLDED, OF_KEYS, block_scores, unit, wide
 from .weights import line, shares
 
 FROM_BETA = tl.constexpr(problem.FROM_BETA)
-FEW = tl.constexpr(24)  # blocks that are read again in less time than lists take
+FEW = tl.constexpr(24)  # blocks that are read again in less time than lists of scores alone take
 FEW_OF_POWERS = tl.constexpr(4)  # which take longer than squares
 _LOOK = tl.constexpr(16)  # blocks after which it is clear whether lists will be too short
 AT_ONCE = tl.constexpr(8)  # scores of a list that are read together; HOLD is a multiple of it

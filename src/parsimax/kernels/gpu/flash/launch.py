@@ -149,28 +149,28 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
         "num_warps": first.warps, "num_stages": first.stages,
         "maxnreg": registers_for(p, first.registers),
     }  # fmt: skip
-    hold = _hold(p)
+    keep = choose != NEVER_KEPT.value
+    hold = _hold(p, keep)
     options |= {
         "GRAINS": grains, "MANY": many, "HOLD": hold, "CHOOSE": choose,
         "FROM_BLOCKS": p.tiles.listed or 0, "MOST": most_chosen(p),
         "maxnreg": registers_for(p, p.tiles.threshold_registers),
     }  # fmt: skip
     a_pass.room("tops", Room((chunk, grains, p.key_blocks, rows), torch.float32))
-    lists, taken = _lists(p, chunk * grains if hold else 0, choose != NEVER_KEPT.value)
+    lists, taken = _lists(p, chunk * grains if hold else 0, keep)
     a_pass.room("lists", lists)
     a_pass.room("taken", taken)
-    # keys that are kept, with their scores for so many blocks of queries at a time; without
-    # gradients, keys are kept no longer than their scores
-    blocks, keeping = (chunk * grains, most_chosen(p), rows), "q q q q"
-    work = Room((pieces(tall, chunk), 2 + chunk * grains), torch.int32, zeros=True)
-    if choose != NEVER_KEPT.value:
+    # keys that are kept, with their scores for so many blocks of queries at a time, and which of
+    # these blocks have any; without gradients, keys are kept no longer than their scores
+    blocks, keeping = chunk * grains, "q q q q"
+    if keep:
         keeping = "scores chosen chosen_counts work"
-        a_pass.room("scores", Room(blocks, torch.float32))
-        a_pass.room("work", work)
+        a_pass.room("scores", Room((blocks, most_chosen(p), rows), torch.float32))
+        a_pass.room("work", _work(blocks, chunks=pieces(tall, chunk)))
     if choose == FOR_OUTPUT.value:
-        a_pass.room("chosen", of_chosen(p, blocks[0]))
+        a_pass.room("chosen", of_chosen(p, blocks))
     for tile in range(0, tall, chunk):
-        count, work_at = min(chunk, tall - tile), tile // chunk * work.shape[1]
+        count, work_at = min(chunk, tall - tile), tile // chunk * _work(blocks).shape[1]
         a_pass.launch(
             tops_kernel, (count,), "q k seen lengths top tops",
             (p.scale, heads, group, queries, keys, size, tile, tall_blocks, p.key_blocks,
@@ -184,7 +184,7 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
              p.row_blocks, p.key_blocks, *lists.shape, work_at, *band_of(p), *strides),
             options,
         )  # fmt: skip
-        if choose != NEVER_KEPT.value:
+        if keep:
             a_pass.launch(
                 listed_output_kernel, _listed_grid(p, count * grains),
                 f"{_READ} {keeping} out mean",
@@ -194,15 +194,17 @@ def _thresholds(a_pass: Pass, p: Problem, enough: Enough, choose: int) -> None:
             )  # fmt: skip
 
 
-def _hold(p: Problem) -> int:
+def _hold(p: Problem, keep: bool) -> int:
     """Scores that a list has room for; 0 where there will be no list, as far as can be told."""
     kind, near = kind_of(p.alpha)
     if kind == STEEP.value:
         return p.tiles.hold
     if near == ALWAYS.value or (kind == POWER.value and value_of(p) < FROM_BETA.value):
         return 0
-    few = FEW_OF_POWERS if kind in (POWER.value, ANY.value) else FEW
-    return p.tiles.hold if p.key_blocks > few.value else 0
+    few = (FEW_OF_POWERS if kind in (POWER.value, ANY.value) else FEW).value
+    if keep and p.tiles.listed is not None and few == FEW.value:
+        few = p.tiles.listed - 1  # see worth_it
+    return p.tiles.hold if p.key_blocks > few else 0
 
 
 def _lists(p: Problem, programs: int, keys: bool) -> tuple[Room, Room]:
@@ -215,6 +217,11 @@ def _lists(p: Problem, programs: int, keys: bool) -> tuple[Room, Room]:
         of_query *= 2
     lists = Room((places, of_query * p.tiles.rows), torch.float32)
     return lists, Room((places,), torch.int32, zeros=True)
+
+
+def _work(blocks: int, chunks: int = 1) -> Room:
+    """Which blocks have lists, for so many of them at a time; see :func:`.listed.enlist`."""
+    return Room((chunks, 2 + blocks), torch.int32, zeros=True)
 
 
 def _values(p: Problem) -> int:
@@ -332,7 +339,7 @@ def _backward_pass(p: Problem, want_alpha: bool, want_scores: bool) -> Pass:
         else:
             a_pass.same(name, "top")
     if parts > 0:  # blocks that have lists
-        a_pass.room("work", Room((2 + programs,), torch.int32, zeros=True))
+        a_pass.room("work", _work(programs))
     else:
         a_pass.same("work", "top")
     lines, length = p.all_key_blocks, p.seeing_row_blocks
