@@ -127,7 +127,7 @@ def test_programs_that_go_on_to_other_blocks(alpha, maps, works, monkeypatch):
     check(q, k, v, alpha, tiles=tall)
     listed_blocks = maps[0].flatten()
     assert not listed_blocks[:2].any()
-    parts = tall.rows // launch._part(problems.Problem(q, k, v, None, 1.5, 1.0, tiles=tall))
+    parts = tall.rows // launch._PART
     forwards, backward = works[:2], works[2]
     for work in (*forwards, backward):
         assert work[:, 0].sum() == listed_blocks.sum()

@@ -276,7 +276,6 @@ def _solve(
     active = tl.max(tl.where(done, 0, 1), 0)
     kept = False
     KEPT_FROM: tl.constexpr = FROM_BLOCKS if CHOOSE != NEVER_KEPT else 0
-    ALWAYS_KEYS: tl.constexpr = KEPT_FROM > 0 and KIND != POWER
     if HOLD > 0 and NEAR != ALWAYS:  # noqa: SIM102 (the first is known when it is compiled)
         if (active > 0) & worth_it(beta, count, KIND, KEPT_FROM):
             lists_ptr, taken_ptr, places, place_size = room
@@ -288,7 +287,8 @@ def _solve(
                 lists_ptr,
             )  # fmt: skip
             # keys are kept only where they may be needed: pairs take longer to read again and again
-            if True if ALWAYS_KEYS else count >= KEPT_FROM if KEPT_FROM > 0 else False:
+            with_keys = (count >= KEPT_FROM) if KEPT_FROM > 0 else False
+            if with_keys:
                 x, done, before, tries, lengths, most, fits = _solve_lists(
                     *arguments, CAUSAL, MASK, KIND, NEAR, ROWS, COLUMNS, EVEN, WHOLE, SIZE, HOLD,
                     True,
